@@ -151,6 +151,7 @@ func (a *app) root() *cobra.Command {
 	root.SetHelpCommandGroupID("")
 	root.InitDefaultHelpCmd()
 	helpFails(root)
+	rewordUsage(root)
 	translate(root)
 	return root
 }

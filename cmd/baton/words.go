@@ -102,6 +102,10 @@ func translate(root *cobra.Command) {
 		}
 		eachFlag(c, func(f *pflag.Flag) { f.Usage = translated(f.Usage) })
 	})
+}
+
+// rewordUsage has usageWords change what cobra writes.
+func rewordUsage(root *cobra.Command) {
 	english := root.UsageFunc()
 	root.SetUsageFunc(func(c *cobra.Command) error {
 		out := c.OutOrStderr()
@@ -207,11 +211,15 @@ var (
 	moreOfCommand = regexp.MustCompile(`(?m)^Use "(.+) \[command\] --help" for more information about a command\.$`)
 )
 
-// usageWords translates what cobra writes around the texts of a command.
+// usageWords translates what cobra writes around the texts of a command. In every language
+// it names topics by "baton help": without it they read like commands that do something.
 func usageWords(text string) string {
 	lines := strings.Split(text, "\n")
-	uses := false
+	uses, topics := false, false
 	for i, line := range lines {
+		if topics = line != "" && (topics || line == "Additional help topics:"); topics {
+			lines[i] = strings.Replace(line, "  baton ", "  baton help ", 1)
+		}
 		if uses = line != "" && (uses || line == "Usage:"); uses {
 			lines[i] = useWords(line)
 		}

@@ -35,6 +35,7 @@ var libraryTexts = []string{
 	"%s has no field %s: did you mean %s?",
 	"%s has no field %s: there are %s",
 	"%s needs a unit, as in %s or %s",
+	"a rule", "a limit", "a descriptor", "a file of rules",
 }
 
 // inLanguage is the text of an error in the language that is spoken.

@@ -96,7 +96,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.BoolVar(&k.systemd, "systemd", false, "take the socket from systemd")
 	f.StringVar(&k.mode, "mode", "0660", "mode of the socket: who can write it can use it")
 	f.StringVar(&k.group, "group", "", "group that the socket is given to (default: that of the agent)")
-	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: all whom the mode lets)")
+	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: every user that the mode lets)")
 	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")

@@ -23,7 +23,7 @@ const exitTableAsk = `Exit codes:
   75        --wait is over and the lock is still held, or the store keeps one request at a
             time and another one stands
   78        wrong configuration: store URL, or something the store cannot do
-  79        the request was lost: the store was out of reach, or somebody broke it
+  79        the request was lost: the store was out of reach, or it was broken
   125       baton itself failed
   128+n     signal n came while waiting
 `
@@ -41,12 +41,12 @@ func (a *app) askCommand() *cobra.Command {
 		Short: "Ask the holders of a lock to release it, and wait until they have",
 		Long: `Asks the processes that hold a lock to release it, says why, and waits until each of
 them has, or no longer than --wait. It does not take the lock: a process that waits for
-it gets it. If nobody holds the lock it does nothing.
+it gets it. If the lock is free it does nothing.
 
 A request is polite: holders decide. "baton run" and "baton elect" print it, and tell
 their command by a signal if they have --on-ask; programs with the library look at
 Lease.Asked. They learn of it within a third of their TTL. Others never do: the user of
-a handle from "baton lock", and holders that are not Baton. "baton break" needs nobody's
+a handle from "baton lock", and holders that are not Baton. "baton break" needs no
 consent.
 
 The request stands while this command runs, as a lock of its own: ask/KEY, with the
@@ -133,7 +133,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		return orSignal(ctx, err)
 	}
 	if len(info.Holders) == 0 {
-		a.say("nobody holds %q: nobody to ask", safe(key))
+		a.say("%q is free: there is no holder to ask", safe(key))
 	} else {
 		lease, asking := locks.Ask(waiting, key, reason)
 		if asking != nil {

@@ -19,7 +19,7 @@ func (a *app) breakCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break [flags] KEY",
 		Short: "Take a lock away from its holders",
-		Long: `Takes the lock from whoever holds it, so that the next waiter gets it at once.
+		Long: `Takes the lock from its holders, so that the next waiter gets it at once.
 The holders notice usually at once, at their next renewal at the latest: until then they
 may go on working. What the lock protects is safe from them only if it checks fencing
 tokens. A holder that
@@ -39,7 +39,7 @@ elsewhere --yes is needed.
 		key := args[0]
 		interactive := term.IsTerminal(int(a.stdin.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
 		if !yes && !interactive {
-			return usage("breaking a lock needs --yes where nobody can be asked")
+			return usage("breaking a lock needs --yes where there is no terminal to ask on")
 		}
 		locks, store, err := a.open(ctx, baton.Config{}, outlives)
 		if err != nil {
@@ -53,7 +53,7 @@ elsewhere --yes is needed.
 		in := bufio.NewReader(a.stdin)
 		for {
 			if len(info.Holders) == 0 {
-				a.say("nobody holds %q: nothing to break", safe(key))
+				a.say("%q is free: there is nothing to break", safe(key))
 				return nil
 			}
 			if yes {

@@ -32,8 +32,8 @@ func (a *app) electCommand() *cobra.Command {
 		Use:   "elect [flags] NAME -- COMMAND [ARG…]",
 		Short: "Run a command on one machine at a time, as its leader",
 		Long: `Stands for the election NAME and runs the command while this process leads. When
-leadership is lost (the store is out of reach, somebody broke the lock) the command is
-stopped before anybody else can be elected, and baton stands again, behind those
+leadership is lost (the store is out of reach, the lock was broken) the command is
+stopped before another process can be elected, and baton stands again, behind those
 who wait. When the command ends by itself, the next one is elected and baton
 ends with the command's exit code. An election is the lock of the same name:
 "baton show NAME" shows the leader and who comes next.
@@ -118,7 +118,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	}
 	defer shut(store)
 	if !store.Traits().Processes {
-		a.say("store %s is not shared with other processes: nobody else can be elected", store.Traits().Store)
+		a.say("store %s is not shared with other processes: no other process can be elected", store.Traits().Store)
 	}
 	sigs, stop := listenForCommand()
 	defer stop()

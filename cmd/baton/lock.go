@@ -20,11 +20,11 @@ func (a *app) lockCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lock [flags] KEY",
 		Short: "Take a lock and print a handle for it",
-		Long: `Takes the lock and prints a handle. Nobody renews the lease: it ends after --ttl
+		Long: `Takes the lock and prints a handle. Nothing renews the lease: it ends after --ttl
 unless "baton renew" is called before. Where a command can be wrapped, "baton run"
 is the safer choice.
 
-Whoever has the handle can renew and unlock: treat it as a password.
+Every user who has the handle can renew and unlock: treat it as a password.
 With -o json: handle, key, token (a string), ttl in seconds, and when it expires.
 
 ` + exitTable,

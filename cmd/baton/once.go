@@ -42,7 +42,7 @@ const exitTableOnce = `Exit codes:
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
   125       baton itself failed
   126, 127  the command cannot be executed, is not found
-  128+n     signal n came while waiting, or while nobody read what the command had left
+  128+n     signal n came while waiting, or while no program read what the command had left
 `
 
 func (a *app) onceCommand() *cobra.Command {
@@ -50,7 +50,7 @@ func (a *app) onceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "once [flags] KEY -- COMMAND [ARG…]",
 		Short: "Run a command once, and replay its output to those who come later",
-		Long: `Runs the command unless it has succeeded before, by anybody, under this KEY. Its
+		Long: `Runs the command unless it has succeeded before, anywhere, under this KEY. Its
 output and exit code are recorded, and every later call replays them instead. Calls
 that come meanwhile wait for it.
 
@@ -93,7 +93,7 @@ omitted (bytes). Unknown values are left out.
   baton once --final 3,4 redeem/4711 -- ./redeem.sh 4711   3 and 4 are final: coupon spent, expired
   baton once --show migrate/2026-07
   baton once ls migrate/                                 what is recorded under these keys
-  baton once --forget migrate/2026-07                    so that it can happen anew`,
+  baton once --forget migrate/2026-07                    so that it can happen again`,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
@@ -272,7 +272,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if rec != nil {
 		given = rec.passOn(sigs)
 		if rec.open && given == nil {
-			a.say("somebody whom the command has left behind still has its output: that was not recorded any more")
+			a.say("a process that the command has left behind still has its output: baton records it no more")
 		}
 	}
 	switch unrecorded, ok := errors.AsType[*once.UnrecordedError](r.err); {
@@ -437,7 +437,7 @@ func otherCommand(key string, err error) error {
 	}
 	word := shellWord(key)
 	return &exit{exitUsage, errorf("%q %s with another command, so this one did not run: use another key, or look with baton once --show %s; "+
-		"--any-command takes both for the same, baton once --forget %s makes it happen anew", safe(key), text, word, word)}
+		"--any-command takes both for the same, baton once --forget %s makes it happen again", safe(key), text, word, word)}
 }
 
 // untilSignal waits for done, or for a signal that asks to end.

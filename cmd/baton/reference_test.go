@@ -86,7 +86,7 @@ var english = wording{
 	exitsIntro: "This page is made of the help of the command: `baton help exit-codes` says the same.",
 	urls:       "URLs of stores",
 	urlsIntro: "This page is made of the help of the command: `baton help stores` says the same. Programs give these URLs to " +
-		"`open.Store` ([package open](../../open/open.go)); [requirements.md](../requirements.md) says what each store adds to a program.",
+		"`open.Store` ([package open](../../open/open.go)); [What an import adds](../requirements.md) says what each store adds to a program.",
 	colon:     ": ",
 	stop:      ".",
 	byDefault: " (default %s)",
@@ -111,7 +111,7 @@ var chinese = wording{
 	exitsIntro: "这一页由命令的帮助生成：`baton help exit-codes` 说的相同。",
 	urls:       "存储的 URL",
 	urlsIntro: "这一页由命令的帮助生成：`baton help stores` 说的相同。程序把这些 URL 交给 `open.Store`（[包 open](../../../open/open.go)）；" +
-		"每种存储给程序带来什么，见 [requirements.md](../requirements.md)。",
+		"每种存储给程序带来什么，见[每个 import 带来什么](../requirements.md)。",
 	colon:     "：",
 	stop:      "。",
 	byDefault: "（默认：%s）",
@@ -184,9 +184,9 @@ func (w wording) body(b *bytes.Buffer, c *cobra.Command) {
 	switch {
 	case codes == "":
 	case strings.TrimRight(translated(exitTable), "\n") == firstLine(translated(exitTable))+"\n"+codes:
-		fmt.Fprintf(b, "\n%s%s[exit-codes.md](exit-codes.md#%s)\n", w.exits, w.colon, w.allOthers)
+		fmt.Fprintf(b, "\n[%s](exit-codes.md#%s)\n", w.exits, w.allOthers)
 	case strings.Contains(topic(c.Root(), "exit-codes").Long, c.CommandPath()+"\n\n"+firstLine(translated(exitTable))+"\n"+codes):
-		fmt.Fprintf(b, "\n%s%s[exit-codes.md](exit-codes.md#%s)\n", w.exits, w.colon, strings.ReplaceAll(c.CommandPath(), " ", "-"))
+		fmt.Fprintf(b, "\n[%s](exit-codes.md#%s)\n", w.exits, strings.ReplaceAll(c.CommandPath(), " ", "-"))
 	default: // of this command alone
 		fmt.Fprintf(b, "\n%s%s\n\n%s", w.exits, strings.TrimSpace(w.colon), w.text(codes))
 	}

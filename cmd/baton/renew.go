@@ -21,7 +21,7 @@ func (a *app) renewCommand() *cobra.Command {
 		Long: `Renews the lease, so that it ends --ttl from now unless it is renewed again.
 
 ` + handleHelp + `
-If the lease does not stand any more the exit code is 79: somebody else may hold
+If the lease does not stand any more the exit code is 79: another process may hold
 the lock, so stop what it protected.
 
 ` + exitTable,

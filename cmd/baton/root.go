@@ -97,8 +97,8 @@ A lock is a lease: it is renewed while its holder lives and ends by itself
 soon after its holder has crashed. Every grant carries a fencing token, a
 number that rises with every grant of the same key.
 
-A limit counts exactly, by the store's clock, whoever asks from wherever; who is
-refused is not counted.
+A limit counts exactly, by the store's clock, the requests of all programs on all
+machines; it does not count a request that it refuses.
 
 BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
 LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output, logs,
@@ -110,7 +110,7 @@ func (a *app) root() *cobra.Command {
 		Short: "Distributed locks and rate limits for commands and scripts",
 		Long:  about,
 		Example: `  baton run nightly-report -- ./report.sh          wait for the lock, run, give it back
-  baton run -n nightly-report -- ./report.sh       or leave at once if somebody else is at it
+  baton run -n nightly-report -- ./report.sh       or leave at once if it already runs
   baton -b redis://db1:6379 show nightly-report    who holds it?
   baton limit --rate 10/1m mail -- ./send.sh       run it, unless it ran ten times within a minute`,
 		SilenceUsage:  true,

@@ -57,9 +57,9 @@ and the rest of baton's own: BATON_STORE, too, with a password that stands in it
 command that is not to see it is run by "env -u BATON_STORE COMMAND", or the URL has
 password-file=. What --store says is not passed on.
 
-If the lease is lost (the store is out of reach, somebody broke the lock), the
+If the lease is lost (the store is out of reach, the lock was broken), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
-All of that ends before the store can give an expired lock to somebody else.
+All of that ends before the store can grant an expired lock to another process.
 Processes that the command leaves in its group when it ends are stopped too,
 before the lock is given back; on Linux so are those in other groups of the session,
 as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). While
@@ -73,8 +73,8 @@ signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
-  baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: nobody keeps it
-                                                            from running again afterwards;
+  baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: it may run
+                                                            again afterwards;
                                                             once a night is: baton once
   baton run -n --skip-ok --min-hold 10m poll -- ./poll.sh   from cron on many machines whose clocks
                                                             differ: not twice within ten minutes
@@ -173,7 +173,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	}
 	defer shut(store)
 	if !store.Traits().Processes {
-		a.say("store %s is not shared with other processes: this lock keeps nobody out", store.Traits().Store)
+		a.say("store %s is not shared with other processes: this lock keeps no other process out", store.Traits().Store)
 	}
 
 	sigs, stop := listenForCommand()
@@ -239,7 +239,7 @@ func (r *running) checkTTL(traits driver.Traits) error {
 // is longer.
 func (r *running) fitGrace() error {
 	if r.ownGrace && r.grace > r.ttl/3 {
-		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before somebody else can get the lock; a longer --ttl allows more", r.grace, r.ttl)
+		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before another process can get the lock; a longer --ttl allows more", r.grace, r.ttl)
 	}
 	r.grace = min(r.grace, r.ttl/3)
 	return nil

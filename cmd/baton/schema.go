@@ -17,8 +17,8 @@ func (a *app) schemaCommand() *cobra.Command {
 		Use:   "schema",
 		Short: "Print or apply the tables that a database needs",
 		Long: `A store in a database has tables. They are made by the first program that opens the
-store, if its user may. Where that is somebody else's task, print the SQL and hand it
-on, or apply it once with a user who may.`,
+store, if its user may. Where a database administrator does that, print the SQL for
+them, or apply it once with a user who may.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}

@@ -15,7 +15,7 @@ func (a *app) showCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show [flags] KEY",
 		Short: "Show who holds a lock and who waits for it",
-		Long: `Shows the holders of a lock and the queue, in order. A lock that nobody holds is
+		Long: `Shows the holders of a lock and the queue, in order. A lock without holders is
 shown as free; the exit code is 0 all the same.
 
 With -o json: key, holders and waiters, each with owner and mode; holders with

@@ -411,7 +411,7 @@ func TestTerminalBreakAsksAgainAboutTheNextHolder(t *testing.T) {
 	term.shows(`\[y/N\] `)
 	baton("unlock", second)
 	term.typed("y\necho code=$?\n")
-	term.shows(`nobody holds "k": nothing to break`)
+	term.shows(`"k" is free: there is nothing to break`)
 	term.shows(`code=0`)
 
 	// A holder that has renewed is still the same holder.

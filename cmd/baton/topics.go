@@ -69,7 +69,7 @@ Parameters of ZooKeeper:
   password-file, password-env, connect-timeout=10s; tls=true and its parameters as above
   session=30s             the session's time-out: half of it is the longest TTL, and a
                           process that died keeps its locks for all of it
-  acl=world               with a user name: nodes for anybody, not for that user alone
+  acl=world               with a user name: nodes for every user, not for that one alone
 
 Parameters of etcd: password-file, password-env, connect-timeout, and those for TLS.
 
@@ -91,7 +91,7 @@ the metrics. Beside them there are
 
 FILE ends in .prom, and is in the directory that --collector.textfile.directory names. It
 is replaced as a whole when the command ends; in one that goes on also every 15 seconds,
-and at once when a lease is lost or a leader is elected. Everybody may read it. Each job
+and at once when a lease is lost or a leader is elected. Every user may read it. Each job
 has a FILE of its own: of several commands with one FILE the last one wins. The label
 "file" has its name, as the collector refuses a series that two files have.
 

@@ -15,7 +15,7 @@ func (a *app) unlockCommand() *cobra.Command {
 		Long: `Gives the lock back.
 
 ` + handleHelp + `
-If the lease did not stand any more the exit code is 79: somebody else may have
+If the lease did not stand any more the exit code is 79: another process may have
 held the lock meanwhile.
 
 ` + exitTable,

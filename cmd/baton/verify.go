@@ -43,7 +43,7 @@ connections. Then it looks in what was written for what must never happen:
 
   E  two that exclude each other believed in their lease at the same instant
   F  a token did not rise, or what checks tokens took a stale write
-  L  when all was whole again, somebody waited for too long, or something was left;
+  L  when all was whole again, a waiter waited for too long, or something was left;
      a lease was lost, and no fault explains it; a limit served too little
   B  a limit admitted more than it allows
 

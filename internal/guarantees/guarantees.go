@@ -74,7 +74,7 @@ var promises = []promise{
 	{"A crashed holder's lock is free within its TTL", unlessSessions},
 	{"A crashed waiter costs at most 3 s", unlessSessions},
 	{"A lease can be handed to another process", trait(func(t driver.Traits) bool { return t.Processes && !t.Sessions })},
-	{"… and nobody else can take it up with the same handle", func(l driver.Locks) string {
+	{"… and no other process can take it up with the same handle", func(l driver.Locks) string {
 		if l.Traits().Sessions {
 			return none
 		}

@@ -21,6 +21,9 @@ function leadOut(md) {
         // Vite takes the address of a picture without a dot for the name of a package.
         if (token.type.startsWith('html_')) token.content = token.content.replace(/\b(src|srcset)="(?=\w[^":]*")/g, '$1="./')
         const href = token.type === 'link_open' && token.attrGet('href')
+        if (href && token.attrGet('class') === 'header-anchor' && state.env.relativePath.startsWith('zh/')) {
+          token.attrSet('aria-label', token.attrGet('aria-label').replace(/^Permalink to (?:"|“)(.*)(?:"|”)$/, '“$1”的链接'))
+        }
         if (!href || /^[a-z]+:|^#|^\//.test(href)) continue
         const [file, hash] = href.split('#')
         const to = path.resolve(docs, path.dirname(state.env.relativePath), file)
@@ -138,6 +141,7 @@ export default defineConfig({
         sidebarMenuLabel: '目录',
         returnToTopLabel: '回到顶部',
         langMenuLabel: '语言',
+        skipToContentLabel: '跳到正文',
       },
     },
   },

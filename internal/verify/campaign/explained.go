@@ -2,7 +2,7 @@ package main
 
 // Why something that may break was not seen to break.
 const (
-	nobodyDies = "Only the locks of those who crashed before the jump stay for longer, and nobody does under this fault. " +
+	nobodyDies = "Only the locks of those who crashed before the jump stay for longer, and no process crashes under this fault. " +
 		"With f02 beside it waiters were seen to wait for too long (`baton verify --local redis --fault f02+f16`)."
 	clocked = "A token is at least what the server's clock gives, so that it falls only if the clock does, or if more " +
 		"were given since the snapshot than microseconds have passed."

@@ -90,9 +90,9 @@ func page(all results.Sums) (string, error) {
 
 // kept says which kinds lose no lease by a fault.
 func kept(f fault.Fault) string {
-	says := "It costs nobody a lease"
+	says := "It costs no process a lease"
 	if f.TTL > 0 {
-		says = fmt.Sprintf("With a TTL of %v it costs nobody a lease", f.TTL)
+		says = fmt.Sprintf("With a TTL of %v it costs no process a lease", f.TTL)
 	}
 	var kinds []string
 	all := true

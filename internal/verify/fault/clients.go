@@ -24,7 +24,7 @@ var clientFaults = []Fault{
 		},
 	},
 	{
-		ID: "f02", Name: "kill", Does: "a process that holds locks is killed, and started anew",
+		ID: "f02", Name: "kill", Does: "a process that holds locks is killed, and started again",
 		Needs: others,
 		Run: func(ctx context.Context, s *Scene) error {
 			n, c := s.holder(ctx)

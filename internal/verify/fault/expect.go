@@ -155,7 +155,7 @@ var Left = []Gap{
 	{"f29", []string{"etcd", "etcd3"}, "a program in Go does not take the time from a library; leases count on a clock that does not jump"},
 	{"f17", nil, "a program in Go does not take the time from a library; that no request tells the client's time is a test of its own"},
 	{"f18", []string{"redlock5", "sentinel", "cluster"}, "its servers keep nothing on a disk"},
-	{"f20", []string{"memory"}, "nobody else gets at it"},
+	{"f20", []string{"memory"}, "no other process gets at it"},
 	{"f21", []string{"memory"}, "those who wait are woken by a channel of the program"},
 	{"f21", []string{"mariadb"}, "those who wait poll"},
 	{"f21", []string{"zookeeper3"}, "what wakes those who wait ends with its connection, which is f08"},

@@ -83,7 +83,7 @@ var serverFaults = settled([]Fault{
 		},
 	},
 	{
-		ID: "f21", Name: "deaf", Does: "whatever wakes those who wait is cut off, again and again",
+		ID: "f21", Name: "deaf", Does: "what wakes the waiters is cut off, again and again",
 		Needs: able("servers of ours that wake those who wait", func(d *deploy.Deployment) bool { return d.Deafen != nil }),
 		Run: func(ctx context.Context, s *Scene) error {
 			defer s.breaks("nobody is woken")()
@@ -129,7 +129,7 @@ var serverFaults = settled([]Fault{
 		},
 	},
 	{
-		ID: "f30", Name: "no-push-rights", Does: "nobody has the right to what wakes those who wait",
+		ID: "f30", Name: "no-push-rights", Does: "no client has the right to use what wakes the waiters",
 		Needs: able("servers of ours that give the right to wake those who wait", func(d *deploy.Deployment) bool { return d.Mute != nil }), Owed: true, Callers: true,
 		Run: func(ctx context.Context, s *Scene) error {
 			restore, err := s.Servers.Mute()

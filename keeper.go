@@ -349,6 +349,18 @@ func (k *keeper) lostError() error {
 	return k.acq.lost
 }
 
+// outageOf is what the store said last: err, unless the caller's own context is all that
+// err tells of.
+func (k *keeper) outageOf(err error) *outage {
+	if !isContext(err) {
+		return &outage{err: err}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	known := k.acq.outage
+	return &known
+}
+
 // pause is how long to wait before the next request to the store.
 func (k *keeper) pause() time.Duration {
 	now := k.locker.clock.coarse()
@@ -372,6 +384,6 @@ func (k *keeper) heldError(q *waitQueue) *HeldError {
 	}
 	return &HeldError{
 		Key: q.key, Owner: k.acq.claim.Owner, Waiting: int(q.waiting.Load()),
-		Age: now.sub(k.lease.since), Remaining: k.acq.deadline.sub(now),
+		Age: now.sub(k.lease.since), Remaining: k.acq.deadline.sub(now), Local: true,
 	}
 }

@@ -45,6 +45,9 @@ type Locker struct {
 // New makes a Locker. It never talks to the store. It does not ignore what the
 // store cannot honour in a Config, but refuses it with a *ConfigError.
 func New(store driver.Locks, cfg Config) (*Locker, error) {
+	if store == nil {
+		return nil, &ConfigError{"store", "is nil: look at the error of the function that opened it"}
+	}
 	traits, marginFollows := store.Traits(), cfg.Margin == 0
 	if err := cfg.complete(traits); err != nil {
 		return nil, err

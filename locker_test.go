@@ -387,3 +387,12 @@ func TestMissingAbilitiesAreErrors(t *testing.T) {
 		}
 	}
 }
+
+// A program that did not look at the error of Open is told so, and does not crash.
+func TestNoStore(t *testing.T) {
+	t.Parallel()
+	_, err := baton.New(nil, baton.Config{})
+	if bad, ok := errors.AsType[*baton.ConfigError](err); !ok || bad.Field != "store" {
+		t.Errorf("New: %v", err)
+	}
+}

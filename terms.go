@@ -2,6 +2,7 @@ package baton
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -199,6 +200,15 @@ func (o *outage) failed(sent moment, err error) outage {
 func (o outage) asSeenBy(came moment) outage {
 	o.since = max(o.since, came)
 	return o
+}
+
+// explain adds the outage to err, the reason why a caller's context has ended: without
+// it, an outage looks like a lock that others hold. o may be nil.
+func (o *outage) explain(ctx context.Context, err error) error {
+	if ctx.Err() == nil || o == nil || o.err == nil {
+		return err
+	}
+	return fmt.Errorf("%w; the store said last: %v", err, o.err)
 }
 
 // over reports that the outage has lasted long enough to give up.

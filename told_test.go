@@ -3,7 +3,9 @@ package baton_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,7 +33,7 @@ func TestTimedOutLockSaysWhoHolds(t *testing.T) {
 			return held
 		}
 		lease := mustLock(t, other, "k")
-		if held := wait(); held == nil || held.Owner != "there" || held.Key != "k" || held.Age < time.Second {
+		if held := wait(); held == nil || held.Owner != "there" || held.Key != "k" || held.Age < time.Second || held.Local {
 			t.Errorf("another process holds: %v", held)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -41,10 +43,46 @@ func TestTimedOutLockSaysWhoHolds(t *testing.T) {
 		}
 		mustUnlock(t, lease)
 		lease = mustLock(t, l, "k")
-		if held := wait(); held == nil || held.Owner != "here" {
+		if held := wait(); held == nil || held.Owner != "here" || !held.Local || !strings.Contains(held.Error(), "ErrNested") {
 			t.Errorf("this process holds: %v", held)
 		}
 		mustUnlock(t, lease)
+	})
+}
+
+// A caller whose time is over during an outage learns of the outage, at the front of the
+// local queue and behind it; one whose own deadline is all that came to an end does not.
+func TestTimedOutLockSaysWhatTheStoreSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l := newLocker(t, store, baton.Config{})
+		store.onAcquire = func(context.Context, driver.Request) (driver.Grant, error) {
+			return driver.Grant{}, fmt.Errorf("the file was removed: %w", driver.ErrUnavailable)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		var wg sync.WaitGroup
+		for range 2 {
+			wg.Go(func() {
+				_, err := l.Lock(ctx, "k")
+				if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "the store said last: the file was removed") {
+					t.Errorf("Lock: %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		store.set(func() {
+			store.onAcquire = func(ctx context.Context, _ driver.Request) (driver.Grant, error) {
+				<-ctx.Done()
+				return driver.Grant{}, ctx.Err()
+			}
+		})
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := l.Lock(ctx, "other"); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "said") {
+			t.Errorf("a store that says nothing: %v", err)
+		}
+		time.Sleep(time.Minute) // what is under way ends
 	})
 }
 

@@ -41,6 +41,7 @@ type HeldError struct {
 	Remaining time.Duration // how long until it expires, unless renewed
 	Waiting   int           // how many waiters the store's queue has
 	Foreign   bool          // held by a program that is not Baton
+	Local     bool          // held by the same Locker; package baton sets it, a store never does
 }
 
 // Is makes errors.Is(err, ErrHeld) true.
@@ -61,6 +62,9 @@ func (e *HeldError) Error() string {
 	}
 	if e.Waiting > 0 {
 		s += fmt.Sprintf(", %d waiting", e.Waiting)
+	}
+	if e.Local {
+		s += "; this Locker holds it itself (see baton.ErrNested)"
 	}
 	return s
 }

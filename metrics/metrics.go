@@ -19,7 +19,7 @@ type Config struct {
 	// "order/4711". By default it is what stands before the first slash, and "none"
 	// if there is none. Of what Class returns, each of these uses the first 50 values
 	// that it meets, and "other" for the rest: locks, operations, elections and
-	// guards. Whoever chooses the keys can use these up, so that the program's own
+	// guards. A client that chooses the keys can use these up, so that the program's own
 	// classes become "other": if strangers choose what stands before the slash, return
 	// names of your own. It is called for each event, by several goroutines at a time,
 	// on the goroutine that locks: it must not panic.

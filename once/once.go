@@ -42,6 +42,9 @@ type Runner struct {
 // store that keeps no records (driver.Records) with an error that wraps
 // errors.ErrUnsupported.
 func New(store driver.Locks, cfg Config) (*Runner, error) {
+	if store == nil {
+		return nil, &baton.ConfigError{Field: "store", Reason: "is nil: look at the error of the function that opened it"}
+	}
 	records, ok := driver.As[driver.Records](store)
 	if !ok {
 		return nil, fmt.Errorf("once: store %s keeps no records: %w", store.Traits().Store, errors.ErrUnsupported)

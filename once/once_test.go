@@ -411,3 +411,12 @@ func TestValues(t *testing.T) {
 		}
 	})
 }
+
+// A program that did not look at the error of Open is told so, and does not crash.
+func TestNoStore(t *testing.T) {
+	t.Parallel()
+	_, err := once.New(nil, once.Config{})
+	if bad, ok := errors.AsType[*baton.ConfigError](err); !ok || bad.Field != "store" {
+		t.Errorf("New: %v", err)
+	}
+}

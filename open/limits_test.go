@@ -35,3 +35,14 @@ func TestNoLimits(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// That a kind of store has no limits is known from its URL, also while it is down.
+func TestNoLimitsOfAStoreThatIsDown(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"zk://127.0.0.1:1/locks", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"} {
+		_, err := open.Limits(t.Context(), url)
+		if bad, ok := errors.AsType[*open.URLError](err); !ok || !errors.Is(bad, errors.ErrUnsupported) {
+			t.Errorf("%s: %v, want a *URLError", url, err)
+		}
+	}
+}

@@ -180,6 +180,12 @@ type LimitStore interface {
 // Limits is Store for programs that need rate limits: a *URLError that wraps
 // errors.ErrUnsupported says that the store has none.
 func Limits(ctx context.Context, url string) (LimitStore, error) {
+	if a, err := parse(url); err == nil {
+		switch a.scheme { // a server that is down need not be waited for
+		case "zk", "redlock", "redlocks":
+			return nil, &URLError{Redact(url), fmt.Errorf("%s:// has no rate limits, only locks: %w", a.scheme, errors.ErrUnsupported)}
+		}
+	}
 	store, err := Store(ctx, url)
 	if err != nil {
 		return nil, err

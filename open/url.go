@@ -76,7 +76,7 @@ func split(url string) (scheme, rest string, ok bool) {
 func parse(url string) (*address, error) {
 	scheme, rest, ok := split(url)
 	if !ok {
-		return nil, errors.New("it has no scheme: write sqlite:PATH or redis://HOST:PORT")
+		return nil, errors.New("it has no scheme: write sqlite:PATH, such as sqlite:locks.db, or redis://HOST:PORT")
 	}
 	a := &address{scheme: scheme}
 	rest, a.slashes = strings.CutPrefix(rest, "//")

@@ -79,6 +79,9 @@ func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
+	if store == nil {
+		return nil, &LimitError{Reason: "the store is nil: look at the error of the function that opened it"}
+	}
 	l := &Limiter{store: store, batching: c.batching, watch: newWatch(store, c)}
 	l.fall.failure, l.fall.watch = c.failure, l.watch
 	var err error

@@ -574,3 +574,21 @@ func TestPerDay(t *testing.T) {
 		}
 	})
 }
+
+// The mistakes of a first program are named.
+func TestFirstMistakes(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	perMinute := ratelimit.SlidingWindow(3, time.Minute)
+	for want, open := range map[string]func() error{
+		"the store is nil":           func() error { _, err := ratelimit.New(nil, perMinute); return err },
+		"the zero Limit":             func() error { _, err := ratelimit.New(store, ratelimit.Limit{}); return err },
+		"did you mean 10*time.Secon": func() error { _, err := ratelimit.New(store, ratelimit.SlidingWindow(3, 10)); return err },
+		"whole microseconds":         func() error { _, err := ratelimit.New(store, ratelimit.SlidingWindow(3, 1500)); return err },
+	} {
+		err := open()
+		if _, ok := errors.AsType[*ratelimit.LimitError](err); !ok || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want a *LimitError that says %q", err, want)
+		}
+	}
+}

@@ -25,7 +25,7 @@ import (
 // MinSecret is the length of the shortest secret, in bytes.
 const MinSecret = 16
 
-// Config says whom a Server serves, and how. Only Store must be set.
+// Config says which callers a Server serves, and how. Only Store must be set.
 type Config struct {
 	// Store keeps the locks, and the records of operations if it can. The caller closes
 	// it, after Shutdown.

@@ -22,6 +22,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/measure/page"
+	"github.com/batonhq/baton/internal/textwidth"
 	"github.com/batonhq/baton/open"
 )
 
@@ -333,10 +334,10 @@ func aligned(t measure.Table) [][]string {
 	for column := 1; column < len(t.Head); column++ {
 		most := 0
 		for _, row := range rows {
-			most = max(most, width(row[column]))
+			most = max(most, textwidth.Of(row[column]))
 		}
 		for _, row := range rows {
-			row[column] = strings.Repeat(" ", most-width(row[column])) + row[column]
+			row[column] = strings.Repeat(" ", most-textwidth.Of(row[column])) + row[column]
 		}
 	}
 	return rows

@@ -16,6 +16,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/textwidth"
 	"github.com/batonhq/baton/open"
 )
 
@@ -307,7 +308,7 @@ func wrap(text string, n int, indent string) string {
 	var b strings.Builder
 	used := len(indent) // the first line begins behind text of that width
 	for i, word := range strings.Fields(text) {
-		switch w := width(word); {
+		switch w := textwidth.Of(word); {
 		case i == 0:
 			used += w
 		case used+1+w > n:

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -167,8 +168,8 @@ pictures again. With -o json that is printed, one line for each experiment.
 		}
 		for _, dir := range []string{l.svg, l.save} {
 			if dir != "" {
-				if err := os.MkdirAll(dir, 0o755); err != nil {
-					return &exit{exitConfig, ofPage(err)}
+				if err := makeFolder(dir); err != nil {
+					return err
 				}
 			}
 		}
@@ -197,10 +198,10 @@ func (l *laboratory) choose(names []string) (chosen []*lab.Question, err error) 
 	for _, name := range names {
 		q := questionOf(name)
 		if q == nil {
-			if near := suggest.Nearest(name, questionNames()); near != "" {
-				return nil, usage("there is no question %q: did you mean %q?", safe(name), near)
+			if near := suggest.Nearest(strings.ToLower(name), questionNames()); near != "" {
+				return nil, usage("there is no question %q: did you mean %q?", name, near)
 			}
-			return nil, usage("there is no question %q: baton lab list has them", safe(name))
+			return nil, usage("there is no question %q: baton lab list has them", name)
 		}
 		chosen = append(chosen, q)
 	}
@@ -216,11 +217,12 @@ func thisProgram() ([]string, error) {
 func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON bool) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal does not wait for servers to end
 	command, err := thisProgram()
 	if err != nil {
 		return err
 	}
-	failed, missing := 0, 0
+	var failed, missing []string
 	for i, q := range chosen {
 		l.say("%s (%d of %d) …", q.Name, i+1, len(chosen))
 		record, err := lab.Do(ctx, q, lab.Options{Command: command})
@@ -229,52 +231,50 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 		}
 		if err != nil {
 			l.complain("%s", safe(err.Error()))
-			if failed++; errors.Is(err, lab.ErrNotInstalled) {
-				missing++
+			failed = append(failed, q.Name)
+			if errors.Is(err, lab.ErrNotInstalled) {
+				missing = append(missing, q.Name)
 			}
 			continue
 		}
-		if err := l.keep(q, record); err != nil {
-			return err
-		}
+		kept := l.keep(q, record)
 		if asJSON {
 			err = printJSON(l.stdout, record, false)
 		} else {
-			err = l.show(q, record)
+			err = l.show(q, record, kept == nil)
 		}
-		if err != nil {
+		if err = cmp.Or(err, kept); err != nil {
 			return err
 		}
 	}
 	switch {
-	case failed == 0:
+	case len(failed) == 0:
 		return nil
-	case failed == missing:
-		return &exit{exitUnavailable, errorf("%d of %d experiments were not made: their servers are not installed", missing, len(chosen))}
+	case len(failed) == len(missing):
+		return &exit{exitUnavailable, errorf("%d of %d experiments were not made: their servers are not installed: %s", len(missing), len(chosen), strings.Join(missing, ", "))}
 	}
-	return &exit{exitFailed, errorf("%d of %d experiments failed", failed, len(chosen))}
+	return &exit{exitFailed, errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
 }
 
-// show prints an experiment for people.
-func (l *laboratory) show(q *lab.Question, record *lab.Record) error {
+// show prints an experiment for people. kept: keep has written what it was asked for.
+func (l *laboratory) show(q *lab.Question, record *lab.Record, kept bool) error {
 	in := labLanguage()
 	width, _, err := term.GetSize(int(l.stdout.Fd()))
 	if err != nil || width < 20 {
 		width = 100
 	}
+	width = max(min(width, 120), 30)
 	w := bufio.NewWriter(l.stdout)
-	fmt.Fprintf(w, "%s\n\n", q.Ask.In(in))
+	fmt.Fprintf(w, "%s\n\n", lab.Fold(q.Ask.In(in), "", width))
 	for _, line := range q.Answer {
-		fmt.Fprintf(w, "  %s\n", line.In(in))
+		fmt.Fprintln(w, lab.Fold(line.In(in), "  ", width))
 	}
 	fmt.Fprintln(w)
-	if err := record.Print(w, in, min(width, 120)); err != nil {
+	if err := record.Print(w, in, width); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
-	if path, err := l.picture(q, record); err != nil {
-		return err
-	} else if path != "" {
+	if path := l.picture(q, record, kept); path != "" {
 		fmt.Fprintf(w, "%s %s\n", labWords.picture.In(in), safe(path))
 	}
 	for _, proof := range q.Proofs {
@@ -305,21 +305,28 @@ func whereIs(p lab.Proof) string {
 	return p.File
 }
 
-// picture writes the picture for a terminal that cannot show it.
-func (l *laboratory) picture(q *lab.Question, record *lab.Record) (path string, err error) {
-	if l.svg != "" { // keep has written it
-		return filepath.Join(l.svg, lab.PictureName(q.Name, labLanguage(), lab.Wide)), nil
+// picture writes the picture for a terminal that cannot show it. The path is "" if there is
+// none.
+func (l *laboratory) picture(q *lab.Question, record *lab.Record, kept bool) (path string) {
+	name := lab.PictureName(q.Name, labLanguage(), lab.Wide)
+	if l.svg != "" {
+		if !kept {
+			return ""
+		}
+		return filepath.Join(l.svg, name)
 	}
 	dir, err := os.UserCacheDir()
+	if err == nil {
+		path = filepath.Join(dir, "baton", "lab", name)
+		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
+			err = drawInto(path, q.Ask, record, labLanguage(), lab.Wide)
+		}
+	}
 	if err != nil {
-		return "", nil // there is no room for it
+		l.say("there is no picture: %s; --svg DIRECTORY takes another place", safe(err.Error()))
+		return ""
 	}
-	dir = filepath.Join(dir, "baton", "lab")
-	if os.MkdirAll(dir, 0o755) != nil {
-		return "", nil
-	}
-	path = filepath.Join(dir, lab.PictureName(q.Name, labLanguage(), lab.Wide))
-	return path, drawInto(path, q.Ask, record, labLanguage(), lab.Wide)
+	return path
 }
 
 // keep writes what --svg and --save ask for.
@@ -336,7 +343,7 @@ func (l *laboratory) keep(q *lab.Question, record *lab.Record) error {
 	if err := record.Write(&b); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(l.save, q.Name+".json"), b.Bytes(), 0o644)
+	return replace(filepath.Join(l.save, q.Name+".json"), b.Bytes())
 }
 
 // drawAll draws a record in both languages and both widths.
@@ -356,7 +363,39 @@ func drawInto(path string, title lab.Text, record *lab.Record, l lab.Language, w
 	if err := record.Draw(&b, title.In(l), l, width); err != nil {
 		return err
 	}
-	return os.WriteFile(path, b.Bytes(), 0o644)
+	return replace(path, b.Bytes())
+}
+
+// makeFolder makes a directory if it is missing, and an error if no file can be made in it.
+func makeFolder(dir string) error {
+	err := os.MkdirAll(dir, 0o755)
+	if err == nil {
+		var f *os.File
+		if f, err = os.CreateTemp(dir, ".baton-"); err == nil {
+			err = errors.Join(f.Close(), os.Remove(f.Name()))
+		}
+	}
+	if err != nil {
+		return &exit{exitConfig, ofPage(err)}
+	}
+	return nil
+}
+
+// replace writes a file as a whole: what was there before stays if that fails.
+func replace(path string, text []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".baton-")
+	if err != nil {
+		return ofPage(err)
+	}
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Chmod(0o644), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("%s: %w", redactURL(path), err)
+	}
+	return nil
 }
 
 func (a *app) labDrawCommand() *cobra.Command {
@@ -381,8 +420,8 @@ byte by byte, on any machine.`,
 			}
 			records = append(records, record)
 		}
-		if err := os.MkdirAll(svg, 0o755); err != nil {
-			return &exit{exitConfig, ofPage(err)}
+		if err := makeFolder(svg); err != nil {
+			return err
 		}
 		for _, record := range records {
 			if err := drawAll(svg, questionOf(record.Question).Ask, record); err != nil {
@@ -406,7 +445,7 @@ func readRecord(path string) (*lab.Record, error) {
 		return nil, usage("%s: %w", safe(path), err)
 	}
 	if questionOf(record.Question) == nil {
-		return nil, usage("%s: there is no question %q", safe(path), record.Question)
+		return nil, usage("%s: there is no question %q in this version", safe(path), record.Question)
 	}
 	return record, nil
 }
@@ -448,7 +487,7 @@ cannot use the page.`,
 		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			return &exit{exitConfig, fmt.Errorf("--listen: %w", err)}
+			return &exit{exitConfig, errorf("--listen: %w; port 0 takes a free one", err)}
 		}
 		secret := rand.Text()
 		p := live.New(ctx, questions.All(), secret, command)

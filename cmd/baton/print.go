@@ -11,6 +11,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // safe makes text from a store or from a user harmless for a terminal: it escapes
@@ -131,7 +133,7 @@ func table(w io.Writer, rows [][]string) error {
 			if i == len(widths) {
 				widths = append(widths, 0)
 			}
-			widths[i] = max(widths[i], width(cell))
+			widths[i] = max(widths[i], textwidth.Of(cell))
 		}
 	}
 	var b strings.Builder
@@ -139,7 +141,7 @@ func table(w io.Writer, rows [][]string) error {
 		for i, cell := range row {
 			b.WriteString(cell)
 			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-width(cell)+2))
+				b.WriteString(strings.Repeat(" ", widths[i]-textwidth.Of(cell)+2))
 			}
 		}
 		b.WriteByte('\n')
@@ -148,44 +150,17 @@ func table(w io.Writer, rows [][]string) error {
 	return err
 }
 
-// width is how many columns of a terminal a text takes.
-func width(s string) int {
-	n := 0
-	for _, r := range s {
-		n += runeWidth(r)
-	}
-	return n
-}
-
-func runeWidth(r rune) int {
-	switch {
-	case unicode.In(r, unicode.Mn, unicode.Me):
-		return 0
-	case r >= 0x1100 && (r <= 0x115f || // Hangul
-		r >= 0x2e80 && r <= 0xa4cf || // CJK
-		r >= 0xac00 && r <= 0xd7a3 ||
-		r >= 0xf900 && r <= 0xfaff ||
-		r >= 0xfe30 && r <= 0xfe6f || // full-width forms
-		r >= 0xff00 && r <= 0xff60 ||
-		r >= 0xffe0 && r <= 0xffe6 ||
-		r >= 0x1f300 && r <= 0x1faff || // pictures
-		r >= 0x20000 && r <= 0x3fffd):
-		return 2
-	}
-	return 1
-}
-
 // cut shortens a text to n columns.
 func cut(s string, n int) string {
-	if width(s) <= n {
+	if textwidth.Of(s) <= n {
 		return s
 	}
 	used := 0
 	for i, r := range s {
-		if used+runeWidth(r) > n-1 {
+		if used+textwidth.OfRune(r) > n-1 {
 			return s[:i] + "…"
 		}
-		used += runeWidth(r)
+		used += textwidth.OfRune(r)
 	}
 	return s
 }

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/batonhq/baton/internal/catalogue"
 	"github.com/batonhq/baton/open"
 )
 
@@ -113,7 +115,7 @@ var english = wording{
 
 var chinese = wording{
 	folder:     "docs/zh/",
-	spoken:     func() map[string]string { return readWords(wordsZH) },
+	spoken:     func() map[string]string { return maps.Collect(catalogue.All(wordsZH)) },
 	twin:       "[English](../../reference/%s)",
 	cli:        "命令行",
 	cliIntro:   "这一页由命令的帮助生成：`baton help` 和 `baton help COMMAND` 说的相同。",
@@ -354,7 +356,7 @@ func exampleBlock(example string) string {
 		switch {
 		case len(line)-len(strings.TrimLeft(line, " ")) > 2:
 			last := len(lines) - 1
-			lines[last] = join(lines[last], strings.TrimSpace(line))
+			lines[last] = join(strings.TrimSuffix(lines[last], ` \`), strings.TrimSpace(line))
 		case ok:
 			lines = append(lines, command+"  # "+remark)
 		default:

@@ -101,8 +101,8 @@ A limit counts exactly, by the store's clock, the requests of all programs on al
 machines; it does not count a request that it refuses.
 
 BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
-LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output, logs,
-and what the library and the stores say.`
+LC_ALL, LC_MESSAGES, LANG. What programs read is English in each: standard output (but
+that of the lab in text), logs, and what the library and the stores say.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -4,11 +4,15 @@ import (
 	"bytes"
 	_ "embed"
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/catalogue"
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // spoken has the texts of the language in which the command speaks to people, by the
@@ -16,8 +20,8 @@ import (
 // else, and nothing changes it afterwards.
 //
 // What people read is in that language: the help, the manual pages, the completions and
-// the messages on standard error. What programs read is not: standard output, logs, the
-// audit, metrics. Nor is what the library and the stores say.
+// the messages on standard error, and what baton lab prints as text. What programs read is
+// not: the rest of standard output, logs, the audit, metrics. Nor is what the library and the stores say.
 var spoken map[string]string
 
 //go:embed words/zh.txt
@@ -38,23 +42,11 @@ func speak(getenv func(string) string) error {
 	charset, _, _ = strings.Cut(strings.ReplaceAll(strings.ToLower(charset), "-", ""), "@")
 	switch {
 	case name == "zh" && (chosen != "" || charset == "" || charset == "utf8"):
-		spoken = readWords(wordsZH)
+		spoken = maps.Collect(catalogue.All(wordsZH))
 	case chosen != "" && name != "en":
 		return usage("BATON_LANG is %s: it is en (English) or zh (简体中文)", safe(chosen))
 	}
 	return nil
-}
-
-// readWords reads a catalogue: entries between empty lines, each an English text, a line
-// with "=", and the other text. An entry without "=" is a remark.
-func readWords(text string) map[string]string {
-	words := map[string]string{}
-	for entry := range strings.SplitSeq(text, "\n\n") {
-		if english, other, ok := strings.Cut(strings.Trim(entry, "\n"), "\n=\n"); ok {
-			words[english] = other
-		}
-	}
-	return words
 }
 
 // translated is an English text in the language that is spoken, paragraph by paragraph.
@@ -273,19 +265,19 @@ func flagTable(flags *pflag.FlagSet, columns int) string {
 // blank, but not before a mark that ends something or behind one that begins it. The
 // first part has at most so many columns, the others rest.
 func breakLine(line string, first, rest int) (parts []string) {
-	for width(line) > first {
+	for textwidth.Of(line) > first {
 		at, used := 0, 0
 		var before rune
 		for i, r := range line {
 			if used > first {
 				break
 			}
-			may := before == ' ' || runeWidth(r) == 2 || runeWidth(before) == 2
+			may := before == ' ' || textwidth.OfRune(r) == 2 || textwidth.OfRune(before) == 2
 			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {
 				at = i
 			}
 			before = r
-			used += runeWidth(r)
+			used += textwidth.OfRune(r)
 		}
 		if at == 0 {
 			break

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"go/ast"
 	"go/parser"
 	gotoken "go/token"
@@ -17,15 +18,48 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/catalogue"
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Everything that the command says to people has words in Chinese, and the catalogue has
 // nothing else. A text that is missing is printed as the catalogue wants it.
 func TestWordsAreComplete(t *testing.T) {
 	t.Parallel()
-	words := readWords(wordsZH)
+	files := gotoken.NewFileSet()
+	var parsed []*ast.File
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if name := e.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
+			f, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			parsed = append(parsed, f)
+		}
+	}
+	ofSource, problems := textsOfSource(files, parsed)
 	said := textsOfHelp()
-	maps.Copy(said, textsOfSource(t))
+	maps.Copy(said, ofSource)
+	for _, problem := range append(problems, incomplete(said, wordsZH)...) {
+		t.Error(problem)
+	}
+}
+
+// incomplete says what a catalogue lacks of the texts that are said, what it has twice, and
+// what it has for nothing.
+func incomplete(said map[string]string, text string) (problems []string) {
+	words := map[string]string{}
+	for english, other := range catalogue.All(text) {
+		if words[english] != "" {
+			problems = append(problems, "words/zh.txt has two translations of:\n"+english)
+		}
+		words[english] = other
+	}
 	var missing []string
 	for text, where := range said {
 		if words[text] == "" {
@@ -34,12 +68,41 @@ func TestWordsAreComplete(t *testing.T) {
 	}
 	slices.Sort(missing)
 	if len(missing) > 0 {
-		t.Errorf("words/zh.txt lacks %d texts:\n\n%s", len(missing), strings.Join(missing, "\n"))
+		problems = append(problems, fmt.Sprintf("words/zh.txt lacks %d texts:\n\n%s", len(missing), strings.Join(missing, "\n")))
 	}
 	for text := range words {
 		if said[text] == "" {
-			t.Errorf("words/zh.txt has a text that nothing says:\n%s", text)
+			problems = append(problems, "words/zh.txt has a text that nothing says:\n"+text)
 		}
+	}
+	return problems
+}
+
+// TestWordsAreCompleteCatches plants texts and code that are wrong, and sees them found.
+func TestWordsAreCompleteCatches(t *testing.T) {
+	t.Parallel()
+	const sound = "a text\n=\n文字\n\nof %s and more\n=\n%s 等\n"
+	for _, c := range []struct{ name, code, words, want string }{
+		{"sound", `say("a text"); complain("of %s " + more, x); say(format, x); say("%s\n", x)`, sound, ""},
+		{"a text without words", `say("a text"); complain("of %s " + more, x); usage("new")`, sound, "lacks 1 texts:\n\n# x.go\n\nnew\n="},
+		{"words without a text", `say("a text")`, sound, "has a text that nothing says:\nof %s and more"},
+		{"two translations", `say("a text"); complain("of %s and more", x)`, sound + "\na text\n=\n另\n", "has two translations of:\na text"},
+		{"an error in English to everybody", `say("a text"); complain("of %s and more", x); _ = fmt.Errorf("a text")`, sound, `x.go:5:`},
+		{"a text that is made as it runs", `say("a text"); complain("of %s and more", x); say("a" + x)`, sound, "has no words in other languages"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			files := gotoken.NewFileSet()
+			f, err := parser.ParseFile(files, "x.go", "package main\n\nconst more = \"and more\"\n\nfunc f(format, x string) { "+c.code+" }\n", parser.SkipObjectResolution)
+			if err != nil {
+				t.Fatal(err)
+			}
+			said, problems := textsOfSource(files, []*ast.File{f})
+			all := strings.Join(append(problems, incomplete(said, c.words)...), "\n")
+			if (c.want == "") != (all == "") || !strings.Contains(all, c.want) {
+				t.Errorf("found %q, want %q", all, c.want)
+			}
+		})
 	}
 }
 
@@ -74,24 +137,10 @@ func textsOfHelp() map[string]string {
 // speaking are the functions whose first argument is said to people.
 var speaking = []string{"say", "complain", "usage", "errorf", "phrase", "translated", "worded"}
 
-// textsOfSource are the texts of the code, with the file that has them.
-func textsOfSource(t *testing.T) map[string]string {
-	said := map[string]string{}
-	files := gotoken.NewFileSet()
-	var parsed []*ast.File
-	entries, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range entries {
-		if name := e.Name(); strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") {
-			f, err := parser.ParseFile(files, name, nil, parser.SkipObjectResolution)
-			if err != nil {
-				t.Fatal(err)
-			}
-			parsed = append(parsed, f)
-		}
-	}
+// textsOfSource are the texts of the code, with the file that has them, and what is said
+// there past all catalogues.
+func textsOfSource(files *gotoken.FileSet, parsed []*ast.File) (said map[string]string, problems []string) {
+	said = map[string]string{}
 	constants := map[string]ast.Expr{}
 	for _, f := range parsed {
 		ast.Inspect(f, func(n ast.Node) bool {
@@ -137,7 +186,7 @@ func textsOfSource(t *testing.T) map[string]string {
 				name = f.Sel.Name
 				if x, ok := f.X.(*ast.Ident); ok && (x.Name == "fmt" && name == "Errorf" || x.Name == "errors" && name == "New") {
 					if text, _ := textOf(call.Args[0]); wordy(text) && !slices.Contains(notForPeople, text) {
-						t.Errorf("%v: %s.%s says %q in English to everybody: errorf says it in the language that is spoken", where, x.Name, name, text)
+						problems = append(problems, fmt.Sprintf("%v: %s.%s says %q in English to everybody: errorf says it in the language that is spoken", where, x.Name, name, text))
 					}
 				}
 			}
@@ -148,12 +197,12 @@ func textsOfSource(t *testing.T) map[string]string {
 			case ok && wordy(text):
 				said[text] = where.Filename
 			case !ok && where.Filename != "words.go" && !passesOn(call.Args[0]):
-				t.Errorf("%v: %s of a text that is made up as it runs has no words in other languages", where, name)
+				problems = append(problems, fmt.Sprintf("%v: %s of a text that is made up as it runs has no words in other languages", where, name))
 			}
 			return true
 		})
 	}
-	return said
+	return said, problems
 }
 
 // notForPeople are errors that a client of the agent or a log gets.
@@ -187,44 +236,83 @@ func TestWordsAgree(t *testing.T) {
 	t.Parallel()
 	var names []string
 	eachCommand((&app{}).root(), func(c *cobra.Command) { names = append(names, c.Name()) })
-	parts := map[string]*regexp.Regexp{
+	parts := partsOf(names[1:]) // without baton itself
+	for english, other := range catalogue.All(wordsZH) {
+		for _, problem := range disagree(parts, english, other) {
+			t.Error(problem)
+		}
+	}
+}
+
+// partsOf finds what stays as it is in a translation. commands are their names.
+func partsOf(commands []string) map[string]*regexp.Regexp {
+	return map[string]*regexp.Regexp{
 		"flags":    flagName,
-		"commands": regexp.MustCompile(`baton (?:` + strings.Join(names[1:], "|") + `)\b`),
+		"commands": regexp.MustCompile(`baton (?:` + strings.Join(commands, "|") + `)\b`),
 		"URLs":     regexp.MustCompile(`[a-z][a-z+]*:/[\w/.:@,?=*-]*`),
 		"names":    regexp.MustCompile(`\$?\b[A-Z][A-Z_]+\b|\b[a-z]+_[a-z_]+\b|\b[a-z][a-z-]*=|\bdocs/[\w-]+|` + strings.Join(algorithms(), "|")),
 		"figures":  regexp.MustCompile(`\d+(?:[.,/:]\d+)*`),
 		"values":   regexp.MustCompile("`[^`]+`"),
 	}
-	for english, other := range readWords(wordsZH) {
-		if want, got := verbsOf(english), verbsOf(other); !slices.Equal(want, got) {
-			t.Errorf("%q has the verbs %q, and in Chinese %q:\n%s", english, want, got, other)
-		}
-		bare := func(text string) string { return strings.Join(strings.Fields(verb.ReplaceAllString(text, "")), " ") }
-		bareEnglish, bareOther := bare(english), bare(other)
-		title := english == strings.ToUpper(english)
-		for what, part := range parts {
-			want, got := part.FindAllString(bareEnglish, -1), part.FindAllString(bareOther, -1)
-			for _, list := range [][]string{want, got} {
-				for i, text := range list {
-					list[i] = strings.TrimLeft(text, " (（“\"'，。：；、）\n/|[")
-					if what == "flags" {
-						list[i] = strings.TrimLeftFunc(text, func(r rune) bool { return r != '-' })
-					}
+}
+
+// disagree says what a translation has otherwise than its text.
+func disagree(parts map[string]*regexp.Regexp, english, other string) (problems []string) {
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
+	if want, got := verbsOf(english), verbsOf(other); !slices.Equal(want, got) {
+		problem("%q has the verbs %q, and in Chinese %q:\n%s", english, want, got, other)
+	}
+	bare := func(text string) string { return strings.Join(strings.Fields(verb.ReplaceAllString(text, "")), " ") }
+	bareEnglish, bareOther := bare(english), bare(other)
+	title := english == strings.ToUpper(english)
+	for what, part := range parts {
+		want, got := part.FindAllString(bareEnglish, -1), part.FindAllString(bareOther, -1)
+		for _, list := range [][]string{want, got} {
+			for i, text := range list {
+				list[i] = strings.TrimLeft(text, " (（“\"'，。：；、）\n/|[")
+				if what == "flags" {
+					list[i] = strings.TrimLeftFunc(text, func(r rune) bool { return r != '-' })
 				}
-				slices.Sort(list)
 			}
-			if what == "names" {
-				want, got = slices.Compact(want), slices.Compact(got)
-			}
-			if !slices.Equal(want, got) && !(what == "names" && title) {
-				t.Errorf("the %s are %q, and in Chinese %q:\n%s\n=\n%s", what, want, got, english, other)
-			}
+			slices.Sort(list)
 		}
-		if english == other {
-			t.Errorf("not translated: %q", english)
+		if what == "names" {
+			want, got = slices.Compact(want), slices.Compact(got)
 		}
-		if m := halfWidth.FindString(other); m != "" {
-			t.Errorf("Chinese with the mark of another script, %q:\n%s", m, other)
+		if !slices.Equal(want, got) && !(what == "names" && title) {
+			problem("the %s are %q, and in Chinese %q:\n%s\n=\n%s", what, want, got, english, other)
+		}
+	}
+	if english == other {
+		problem("not translated: %q", english)
+	}
+	if m := halfWidth.FindString(other); m != "" {
+		problem("Chinese with the mark of another script, %q:\n%s", m, other)
+	}
+	return problems
+}
+
+// TestWordsAgreeCatches plants translations that are wrong, and sees them found.
+func TestWordsAgreeCatches(t *testing.T) {
+	t.Parallel()
+	parts := partsOf([]string{"ls", "show"})
+	for _, c := range []struct{ english, other, want string }{
+		{"wait %s for %d keys", "为 %[2]d 个键等待 %[1]s", ""},
+		{"see --ttl and baton ls, 3 s, redis://HOST", "见 --ttl 和 baton ls，3 s，redis://HOST", ""},
+		{"wait %s for %d keys", "等待 %s", "has the verbs"},
+		{"wait %s for %d keys", "为 %d 个键等待 %s", "has the verbs"},
+		{"see --ttl", "见 --tll", "the flags are"},
+		{"see baton ls", "见 baton show", "the commands are"},
+		{"at redis://HOST", "在 rediss://HOST", "the URLs are"},
+		{"set BATON_STORE", "设置 BATON_STORES", "the names are"},
+		{"after 3 s", "5 s 之后", "the figures are"},
+		{"a `FILE` of it", "它的 `文件`", "the values are"},
+		{"a text", "a text", "not translated"},
+		{"a text, and more", "文字,等等", "the mark of another script"},
+	} {
+		all := strings.Join(disagree(parts, c.english, c.other), "\n")
+		if (c.want == "") != (all == "") || !strings.Contains(all, c.want) {
+			t.Errorf("%q as %q: found %q, want %q", c.english, c.other, all, c.want)
 		}
 	}
 }
@@ -308,7 +396,7 @@ func TestLanguage(t *testing.T) { // not parallel: it changes what is spoken
 func TestChinese(t *testing.T) { // not parallel, as the test above
 	defer func() { spoken = nil }()
 	english := columnsOfFlags(t)
-	spoken = readWords(wordsZH)
+	spoken = maps.Collect(catalogue.All(wordsZH))
 	if got := columnsOfFlags(t); !slices.Equal(got, english) {
 		t.Errorf("usages of flags begin at the columns %v, in English at %v", got, english)
 	}
@@ -338,7 +426,7 @@ func columnsOfFlags(t *testing.T) (columns []int) {
 			usage, _, _ := strings.Cut(strings.ReplaceAll(f.Usage, "`", ""), "\n")
 			for line := range strings.SplitSeq(c.UsageString(), "\n") {
 				if before, _, ok := strings.Cut(line, usage); ok && usage != "" && strings.Contains(before, "--"+f.Name) {
-					columns = append(columns, width(before))
+					columns = append(columns, textwidth.Of(before))
 				}
 			}
 		})

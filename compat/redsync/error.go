@@ -14,7 +14,7 @@ var (
 	ErrExtendFailed = errors.New("redsync: failed to extend lock")
 
 	// ErrLockAlreadyExpired says that the lock to unlock has ended: it expired, was unlocked,
-	// or somebody broke it.
+	// or was broken.
 	ErrLockAlreadyExpired = errors.New("redsync: failed to unlock, lock was already expired")
 )
 

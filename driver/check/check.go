@@ -22,7 +22,7 @@ const MaxKey = 512
 func Key(key string) error {
 	switch {
 	case key == "":
-		return badKey(key, "it is empty")
+		return badKey(key, "it is empty: a key names what is locked, such as item/42")
 	case len(key) > MaxKey:
 		return badKey(key, fmt.Sprintf("it has %d bytes, at most %d are allowed", len(key), MaxKey))
 	}

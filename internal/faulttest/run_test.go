@@ -53,10 +53,7 @@ func lastBeat(t *testing.T, file string) int64 {
 // SIGTERM, before another process can have the lock.
 func TestRunStopsItsCommandInTime(t *testing.T) {
 	t.Parallel()
-	bin := filepath.Join(t.TempDir(), "baton")
-	if out, err := exec.Command("go", "build", "-o", bin, "github.com/batonhq/baton/cmd/baton").CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
-	}
+	bin := testserver.Baton(t)
 	server := testserver.SharedRedis(t)
 	proxy := faultproxy.New(t, server.Addr)
 	file := filepath.Join(t.TempDir(), "beat")

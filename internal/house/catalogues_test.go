@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/catalogue"
 )
 
 // The texts of programs in two languages: of the command and of the page of the server.
@@ -153,10 +155,8 @@ func readCatalogues(repo fs.FS) (map[string][][2]string, error) {
 		return nil, err
 	}
 	all := map[string][][2]string{}
-	for entry := range strings.SplitSeq(string(command), "\n\n") {
-		if english, other, ok := strings.Cut(strings.Trim(entry, "\n"), "\n=\n"); ok {
-			all[commandWords] = append(all[commandWords], [2]string{english, other})
-		}
+	for english, other := range catalogue.All(string(command)) {
+		all[commandWords] = append(all[commandWords], [2]string{english, other})
 	}
 	raw, err := fs.ReadFile(repo, pageWords)
 	if err != nil {

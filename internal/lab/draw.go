@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/batonhq/baton/internal/markup"
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // The widths of pictures, in pixels.
@@ -93,20 +94,7 @@ func num(f float64) string {
 	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64)
 }
 
-// cells is how wide a text is on a terminal, where a Chinese character takes two.
-func cells(s string) (n int) {
-	for _, r := range s {
-		if wideRune(r) {
-			n++
-		}
-		n++
-	}
-	return n
-}
-
-func wideRune(r rune) bool {
-	return unicode.In(r, unicode.Han) || r >= 0x3000 && r <= 0x303f || r >= 0xff01 && r <= 0xff60
-}
+func wideRune(r rune) bool { return textwidth.OfRune(r) == 2 }
 
 // breadth is about how wide a text is in pixels, rather too wide than too narrow.
 func breadth(s string, size float64) float64 {
@@ -132,13 +120,19 @@ func breadth(s string, size float64) float64 {
 const bold = 1.15
 
 // wrap breaks a text into lines that are not wider than that.
-func (c *canvas) wrap(s string, size, width float64) (lines []string) {
+func (c *canvas) wrap(s string, size, width float64) []string {
+	return fold(s, func(line string) bool { return breadth(line, size) <= width })
+}
+
+// fold breaks a text into lines that fit, at a space or beside a Chinese character; a mark
+// that ends a clause stays with what is before it, although it does not fit.
+func fold(s string, fits func(line string) bool) (lines []string) {
 	line, last := "", 0 // last is where line may be broken
 	for _, r := range s {
 		if line == "" && r == ' ' {
 			continue
 		}
-		if breadth(line+string(r), size) > width && line != "" && r != '，' && r != '。' && r != '？' && r != '：' {
+		if !fits(line+string(r)) && line != "" && r != '，' && r != '。' && r != '？' && r != '：' {
 			if last == 0 {
 				last = len(line)
 			}

@@ -56,7 +56,7 @@ func axis(values []float64, log bool, a, b float64) scale {
 		}
 		return s
 	}
-	s.from = math.Pow(10, math.Floor(math.Log10(max(s.from, 1e-9))+1e-9))
+	s.from = math.Pow(10, math.Floor(math.Log10(max(s.from, leastLog))+1e-9))
 	s.to = max(s.to*1.1, s.from*10)
 	return s
 }

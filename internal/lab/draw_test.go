@@ -5,8 +5,10 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -141,32 +143,117 @@ func outside(t *testing.T, svg io.Reader, width float64) (problems []string) {
 // What cannot be drawn is refused when it is read.
 func TestBadRecords(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*Record){
-		"two pictures":       func(r *Record) { r.Flow = samples()[3].Flow },
-		"no picture":         func(r *Record) { r.Timeline = nil },
-		"no table":           func(r *Record) { r.Tables = nil },
-		"a row too long":     func(r *Record) { r.Tables[0].Rows[0] = make([]Text, 5) },
-		"a span beyond":      func(r *Record) { r.Timeline.Lanes[0].Spans[0].To = 2000 },
-		"a span backwards":   func(r *Record) { r.Timeline.Lanes[0].Spans[0].From = 11 },
-		"a mark beyond":      func(r *Record) { r.Timeline.Lanes[0].Marks[0].At = -1 },
-		"an unknown kind":    func(r *Record) { r.Timeline.Lanes[0].Spans[0].Kind = "x\" onload=\"" },
-		"an unknown mark":    func(r *Record) { r.Timeline.Lanes[0].Marks[0].Kind = "none" },
-		"a timeline of 0 ms": func(r *Record) { *r.Timeline = Timeline{Lanes: []*Lane{{}}} },
+	const timeline, lines, bars, flow = 0, 1, 2, 3
+	for name, bad := range map[string]struct {
+		sample int
+		change func(*Record)
+	}{
+		"two pictures":           {timeline, func(r *Record) { r.Flow = samples()[flow].Flow }},
+		"no picture":             {timeline, func(r *Record) { r.Timeline = nil }},
+		"no table":               {timeline, func(r *Record) { r.Tables = nil }},
+		"a table of null":        {timeline, func(r *Record) { r.Tables[0] = nil }},
+		"a row too long":         {timeline, func(r *Record) { r.Tables[0].Rows[0] = make([]Text, 5) }},
+		"a lane of null":         {timeline, func(r *Record) { r.Timeline.Lanes[0] = nil }},
+		"a span of null":         {timeline, func(r *Record) { r.Timeline.Lanes[0].Spans[0] = nil }},
+		"a span beyond":          {timeline, func(r *Record) { r.Timeline.Lanes[0].Spans[0].To = 2000 }},
+		"a span backwards":       {timeline, func(r *Record) { r.Timeline.Lanes[0].Spans[0].From = 11 }},
+		"a mark beyond":          {timeline, func(r *Record) { r.Timeline.Lanes[0].Marks[0].At = -1 }},
+		"an unknown kind":        {timeline, func(r *Record) { r.Timeline.Lanes[0].Spans[0].Kind = "x\" onload=\"" }},
+		"an unknown mark":        {timeline, func(r *Record) { r.Timeline.Lanes[0].Marks[0].Kind = "none" }},
+		"a timeline of 0 ms":     {timeline, func(r *Record) { *r.Timeline = Timeline{Lanes: []*Lane{{}}} }},
+		"an endless timeline":    {timeline, func(r *Record) { r.Timeline.Length = 1 << 40 }},
+		"an endless label":       {timeline, func(r *Record) { r.Timeline.Lanes[0].Name = Plain(strings.Repeat("a", 1e6)) }},
+		"ten thousand marks":     {timeline, func(r *Record) { r.Timeline.Lanes[0].Marks = slices.Repeat([]Mark{{Harm, 1, Plain(1)}}, 1e4) }},
+		"a line of null":         {lines, func(r *Record) { r.Chart.Lines[0] = nil }},
+		"lines without a point":  {lines, func(r *Record) { r.Chart.Lines = []*Line{{}} }},
+		"a line backwards":       {lines, func(r *Record) { r.Chart.Lines[0].Points[1][0] = .5 }},
+		"a logarithm of zero":    {lines, func(r *Record) { r.Chart.Lines[0].Points[0][1] = 0 }},
+		"too great a value":      {lines, func(r *Record) { r.Chart.Lines[0].Points[2][1] = math.MaxFloat64 }},
+		"a bound below the axis": {lines, func(r *Record) { r.Chart.Bound.At = -1 }},
+		"a bar below the axis":   {bars, func(r *Record) { r.Chart.Bars[0].Value = -1 }},
+		"lines and bars":         {bars, func(r *Record) { r.Chart.Lines = samples()[lines].Chart.Lines }},
+		"a flow of 0 ms":         {flow, func(r *Record) { r.Flow.Length = 0 }},
+		"rows of two lengths":    {flow, func(r *Record) { r.Flow.Rows[0].Parts = nil }},
+		"a part below zero":      {flow, func(r *Record) { r.Flow.Rows[0].Parts[0].Refused = -1 }},
 	} {
-		r := samples()[0]
-		var b bytes.Buffer
-		if err := r.Write(&b); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := ReadRecord(&b); err != nil {
+		r := samples()[bad.sample]
+		if err := read(t, r); err != nil {
 			t.Fatalf("before the change: %v", err)
 		}
+		bad.change(r)
+		if err := read(t, r); err == nil {
+			t.Errorf("%s: it is read", name)
+		}
+	}
+}
+
+func read(t *testing.T, r *Record, more ...string) error {
+	t.Helper()
+	var b bytes.Buffer
+	if err := r.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	b.WriteString(strings.Join(more, ""))
+	_, err := ReadRecord(&b)
+	return err
+}
+
+func TestFilesThatAreNoRecords(t *testing.T) {
+	t.Parallel()
+	good := samples()[0]
+	if err := read(t, good, "\n"); err != nil {
+		t.Errorf("a line end more: %v", err)
+	}
+	if err := read(t, good, "{}"); err == nil || !strings.Contains(err.Error(), "nothing after it") {
+		t.Errorf("something after it: %v", err)
+	}
+	for text, want := range map[string]string{
+		"":                               "EOF",
+		`{"question": "x"`:               "EOF",
+		`{"question": NaN}`:              "invalid character",
+		`{"question": 1}`:                "Record.question",
+		`{"of-a-newer-one": "x"}`:        "or one of a newer version",
+		"null":                           "names no question",
+		strings.Repeat(" ", mostBytes+1): "more than 4 MiB",
+	} {
+		if _, err := ReadRecord(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.30q: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// What is as great as it may be is drawn, and fits.
+func TestExtremesAreDrawn(t *testing.T) {
+	t.Parallel()
+	for n, change := range []func(*Record){
+		func(r *Record) {
+			r.Timeline.Length = mostMillis
+			r.Timeline.Lanes[0].Marks = slices.Repeat([]Mark{{Harm, 1, Plain(1)}}, mostThings-200)
+		},
+		func(r *Record) {
+			r.Chart.Lines = r.Chart.Lines[:1]
+			r.Chart.Lines[0].Points = [][2]float64{{leastLog, leastLog}, {mostValue, mostValue}}
+		},
+		func(r *Record) { r.Chart.Bars[0].Value = mostValue },
+		func(r *Record) { r.Flow.Length, r.Flow.Rows[0].Parts[0] = mostMillis, Part{mostMillis, mostMillis} },
+		func(r *Record) { r.Timeline = &Timeline{Length: 1, Lanes: []*Lane{{}}} },
+		func(r *Record) { r.Chart = &Chart{Lines: []*Line{{Points: [][2]float64{{0, 0}}}, {}}} },
+		func(r *Record) { r.Chart = &Chart{Bars: []ChartBar{{}}} },
+		func(r *Record) { r.Flow = &Flow{Length: 1, Rows: []FlowRow{{Parts: []Part{{}}}}} },
+	} {
+		r := samples()[n%4]
 		change(r)
-		if err := r.Write(&b); err != nil {
+		if err := read(t, r); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadRecord(&b); err == nil {
-			t.Errorf("%s: it is read", name)
+		for _, width := range []int{Wide, Narrow} {
+			var b bytes.Buffer
+			if err := r.Draw(&b, "title", English, width); err != nil {
+				t.Fatal(err)
+			}
+			if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+				t.Errorf("%d, %d pixels wide: a number is missing: %.3000s", n, width, text)
+			}
 		}
 	}
 }

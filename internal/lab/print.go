@@ -5,39 +5,68 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Print writes the record for a terminal: the picture if it is a timeline, the tables, and
-// what the figures mean. width is that of the terminal, in cells.
+// what the figures mean. No line is wider than width, in columns, which is at least 30.
 func (r *Record) Print(w io.Writer, l Language, width int) error {
 	var b strings.Builder
 	if r.Timeline != nil {
-		r.Timeline.print(&b, l, max(width, 60))
+		r.Timeline.print(&b, l, width)
 	}
 	for _, t := range r.Tables {
 		b.WriteString("\n")
-		t.print(&b, l)
+		t.print(&b, l, width)
 	}
 	if len(r.Says) > 0 {
 		b.WriteString("\n")
 	}
 	for _, s := range r.Says {
-		b.WriteString(s.In(l) + "\n")
+		b.WriteString(Fold(s.In(l), "", width) + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// pad fills a text up to a width in cells.
-func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-cells(s), 0)) }
+// pad fills a text up to a width in columns.
+func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-textwidth.Of(s), 0)) }
 
-func (t *Table) print(b *strings.Builder, l Language) {
+// Fold breaks a text for people into lines that are not wider than width, in columns. All but
+// the first begin as far to the right as before, with which the first begins, is wide.
+func Fold(s, before string, width int) string {
+	room := width - textwidth.Of(before)
+	lines := fold(s, func(line string) bool {
+		n := textwidth.Of(strings.TrimRight(line, " "))
+		return n <= room && (n <= room-2 || textwidth.Of(s) == len([]rune(s))) // room for a mark that ends a clause in Chinese
+	})
+	return before + strings.Join(lines, "\n"+pad("", textwidth.Of(before)))
+}
+
+// print writes columns, or where they do not fit a line for each cell.
+func (t *Table) print(b *strings.Builder, l Language, width int) {
 	widths := make([]int, len(t.Columns))
 	all := append([][]Text{t.Columns}, t.Rows...)
 	for _, row := range all {
 		for i, c := range row {
-			widths[i] = max(widths[i], cells(c.In(l)))
+			widths[i] = max(widths[i], textwidth.Of(c.In(l)))
 		}
+	}
+	wide := 2 + 3*(len(widths)-1)
+	for _, w := range widths {
+		wide += w
+	}
+	if wide > width {
+		for n, row := range t.Rows {
+			if n > 0 {
+				b.WriteString("\n")
+			}
+			for i, c := range row {
+				b.WriteString(Fold(t.Columns[i].In(l)+Text{": ", "："}.In(l)+c.In(l), "  ", width) + "\n")
+			}
+		}
+		return
 	}
 	for n, row := range all {
 		var line []string
@@ -54,22 +83,25 @@ func (t *Table) print(b *strings.Builder, l Language) {
 	}
 }
 
-// blocks show the kinds of spans in cells.
+// blocks show the kinds of spans in columns.
 var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "▓", Works: "▬", Paused: "=", Down: "x"}
 
 // print draws a line for each lane, and lists the marks below in the order of time.
 func (t *Timeline) print(b *strings.Builder, l Language, width int) {
 	names := 0
 	for _, lane := range t.Lanes {
-		names = max(names, cells(lane.Name.In(l)))
+		names = max(names, textwidth.Of(lane.Name.In(l)))
 	}
-	names = min(names, width/3)
+	above := names > width/3 // they stand above the lines
+	if above {
+		names = 0
+	}
 	columns := width - names - 4
 	column := func(at int) int { return min(at*columns/t.Length, columns-1) }
 	used := map[Kind]bool{}
 	type event struct {
-		at   int
-		text string
+		at         int
+		lane, text string
 	}
 	var events []event
 	for _, lane := range t.Lanes {
@@ -82,10 +114,15 @@ func (t *Timeline) print(b *strings.Builder, l Language, width int) {
 		}
 		for _, m := range lane.Marks {
 			if m.Label != (Text{}) {
-				events = append(events, event{m.At, pad(lane.Name.In(l), names) + "  " + m.Label.In(l)})
+				events = append(events, event{m.At, lane.Name.In(l), m.Label.In(l)})
 			}
 		}
-		b.WriteString("  " + pad(lane.Name.In(l), names) + "  " + strings.Join(line, "") + "\n")
+		name := lane.Name.In(l)
+		if above {
+			b.WriteString(Fold(name, "  ", width) + "\n")
+			name = ""
+		}
+		b.WriteString("  " + pad(name, names) + "  " + strings.Join(line, "") + "\n")
 	}
 	end := fmt.Sprintf("%.1f s", float64(t.Length)/1000)
 	b.WriteString("  " + pad("", names) + "  0" + strings.Repeat(" ", max(columns-1-len(end), 0)) + end + "\n")
@@ -95,9 +132,14 @@ func (t *Timeline) print(b *strings.Builder, l Language, width int) {
 			legend = append(legend, blocks[k.kind]+" "+k.word.In(l))
 		}
 	}
-	b.WriteString("  " + strings.Join(legend, "   ") + "\n\n")
+	b.WriteString(Fold(strings.Join(legend, "   "), "  ", width) + "\n\n")
 	slices.SortStableFunc(events, func(a, b event) int { return a.at - b.at })
 	for _, e := range events {
-		fmt.Fprintf(b, "  %7.2f s  %s\n", float64(e.at)/1000, e.text)
+		before := fmt.Sprintf("  %7.2f s  %s  ", float64(e.at)/1000, pad(e.lane, names))
+		if above {
+			before = fmt.Sprintf("  %7.2f s  ", float64(e.at)/1000)
+			e.text = e.lane + Text{": ", "："}.In(l) + e.text
+		}
+		b.WriteString(Fold(e.text, before, width) + "\n")
 	}
 }

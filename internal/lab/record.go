@@ -1,7 +1,9 @@
 package lab
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -178,75 +180,210 @@ func (r *Record) Write(w io.Writer) error {
 	return err
 }
 
+// The most that a record may have, so that each is drawn within a moment. Experiments have
+// about a tenth of that.
+const (
+	mostBytes  = 4 << 20
+	mostThings = 5_000 // lanes, spans, marks, points, bars, parts, cells
+	mostText   = 2_000 // bytes
+	mostMillis = 1_000_000_000
+	mostValue  = 1e15
+	leastLog   = 1e-9
+)
+
 // ReadRecord reads what Write wrote. It refuses a record that cannot be drawn.
 func ReadRecord(in io.Reader) (*Record, error) {
-	d := json.NewDecoder(in)
+	b, err := io.ReadAll(io.LimitReader(in, mostBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > mostBytes {
+		return nil, fmt.Errorf("this is no record of baton lab: it has more than %d MiB", mostBytes>>20)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	r := new(Record)
 	if err := d.Decode(r); err != nil {
-		return nil, fmt.Errorf("this is no record of baton lab: %w", err)
+		return nil, fmt.Errorf("this is no record of baton lab, or one of a newer version: %w", err)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("this is no record of baton lab: a file has one record, and nothing after it")
 	}
 	return r, r.check()
 }
 
 // check says what keeps a record from being drawn.
 func (r *Record) check() error {
-	pictures := 0
-	for _, there := range []bool{r.Timeline != nil, r.Chart != nil, r.Flow != nil} {
-		if there {
-			pictures++
-		}
-	}
+	c := checker{}
 	switch {
 	case r.Question == "":
-		return fmt.Errorf("the record names no question")
-	case pictures != 1:
-		return fmt.Errorf("the record of %q has %d pictures: it has one", r.Question, pictures)
+		return errors.New("the record names no question")
 	case len(r.Tables) == 0, len(r.Says) == 0:
 		return fmt.Errorf("the record of %q has no table, or says nothing", r.Question)
 	}
+	c.texts(r.Says...)
 	for _, t := range r.Tables {
-		for _, row := range t.Rows {
-			if len(row) != len(t.Columns) {
-				return fmt.Errorf("the record of %q has a row of %d cells in a table of %d columns", r.Question, len(row), len(t.Columns))
-			}
-		}
+		c.table(t)
 	}
-	if t := r.Timeline; t != nil {
-		if len(t.Lanes) == 0 || t.Length <= 0 {
-			return fmt.Errorf("the timeline of %q is empty", r.Question)
-		}
-		for _, l := range t.Lanes {
-			for _, s := range l.Spans {
-				if !slices.ContainsFunc(kinds, func(k kindWord) bool { return k.kind == s.Kind }) {
-					return fmt.Errorf("the timeline of %q has a span of the kind %q", r.Question, s.Kind)
-				}
-				if s.From < 0 || s.To < s.From || s.To > t.Length {
-					return fmt.Errorf("the timeline of %q has a span from %d to %d ms of %d", r.Question, s.From, s.To, t.Length)
-				}
-			}
-			for _, m := range l.Marks {
-				if shapes[m.Kind][0] == "" {
-					return fmt.Errorf("the timeline of %q has a mark of the kind %q", r.Question, m.Kind)
-				}
-				if m.At < 0 || m.At > t.Length {
-					return fmt.Errorf("the timeline of %q has a mark at %d ms of %d", r.Question, m.At, t.Length)
-				}
-			}
-		}
+	pictures := 0
+	if r.Timeline != nil {
+		pictures++
+		c.timeline(r.Timeline)
 	}
-	if c := r.Chart; c != nil && (len(c.Lines) == 0) == (len(c.Bars) == 0) {
-		return fmt.Errorf("the chart of %q has lines or bars", r.Question)
+	if r.Chart != nil {
+		pictures++
+		c.chart(r.Chart)
 	}
-	if f := r.Flow; f != nil {
-		if len(f.Rows) == 0 || f.Length <= 0 {
-			return fmt.Errorf("the flow of %q is empty", r.Question)
-		}
-		for _, row := range f.Rows {
-			if len(row.Parts) == 0 || len(row.Parts) != len(f.Rows[0].Parts) {
-				return fmt.Errorf("the flow of %q has rows of different lengths", r.Question)
-			}
-		}
+	if r.Flow != nil {
+		pictures++
+		c.flow(r.Flow)
+	}
+	if pictures != 1 {
+		c.refuse("%d pictures: it has one", pictures)
+	}
+	if c.things > mostThings {
+		c.refuse("%d lanes, spans, points, cells and so on: at most %d are drawn", c.things, mostThings)
+	}
+	if c.why != "" {
+		return fmt.Errorf("the record of %q has %s", r.Question, c.why)
 	}
 	return nil
+}
+
+// A checker remembers the first of what keeps a record from being drawn.
+type checker struct {
+	things int
+	why    string
+}
+
+func (c *checker) refuse(format string, args ...any) {
+	if c.why == "" {
+		c.why = fmt.Sprintf(format, args...)
+	}
+}
+
+func (c *checker) texts(all ...Text) {
+	for _, t := range all {
+		if n := max(len(t.EN), len(t.ZH)); n > mostText {
+			c.refuse("a text of %d bytes: at most %d are drawn", n, mostText)
+		}
+	}
+	c.things += len(all)
+}
+
+func (c *checker) table(t *Table) {
+	if t == nil {
+		c.refuse("a table that is null")
+		return
+	}
+	c.texts(t.Columns...)
+	for _, row := range t.Rows {
+		if len(row) != len(t.Columns) {
+			c.refuse("a row of %d cells in a table of %d columns", len(row), len(t.Columns))
+		}
+		c.texts(row...)
+	}
+}
+
+func (c *checker) length(ms int) {
+	if ms <= 0 || ms > mostMillis {
+		c.refuse("a length of %d ms", ms)
+	}
+}
+
+func (c *checker) timeline(t *Timeline) {
+	if len(t.Lanes) == 0 {
+		c.refuse("an empty timeline")
+	}
+	c.length(t.Length)
+	for _, l := range t.Lanes {
+		if l == nil {
+			c.refuse("a lane that is null")
+			continue
+		}
+		c.texts(l.Name)
+		for _, s := range l.Spans {
+			if s == nil {
+				c.refuse("a span that is null")
+				continue
+			}
+			if !slices.ContainsFunc(kinds, func(k kindWord) bool { return k.kind == s.Kind }) {
+				c.refuse("a span of the kind %q, which this version does not know", s.Kind)
+			}
+			if s.From < 0 || s.To < s.From || s.To > t.Length {
+				c.refuse("a span from %d to %d ms of %d", s.From, s.To, t.Length)
+			}
+			c.texts(s.Label)
+		}
+		for _, m := range l.Marks {
+			if shapes[m.Kind][0] == "" {
+				c.refuse("a mark of the kind %q, which this version does not know", m.Kind)
+			}
+			if m.At < 0 || m.At > t.Length {
+				c.refuse("a mark at %d ms of %d", m.At, t.Length)
+			}
+			c.texts(m.Label)
+		}
+	}
+}
+
+// value checks a value of an axis, which begins at 0, or by logarithm at leastLog.
+func (c *checker) value(v float64, log bool) {
+	if !(v >= 0 && v <= mostValue) || log && v < leastLog {
+		c.refuse("the value %g, which its chart cannot show", v)
+	}
+}
+
+func (c *checker) chart(chart *Chart) {
+	if (len(chart.Lines) == 0) == (len(chart.Bars) == 0) {
+		c.refuse("a chart that has not either lines or bars")
+	}
+	c.texts(chart.X, chart.Y)
+	points := 0
+	for _, l := range chart.Lines {
+		if l == nil {
+			c.refuse("a line that is null")
+			continue
+		}
+		c.texts(l.Name)
+		points += len(l.Points)
+		for i, p := range l.Points {
+			c.value(p[0], chart.LogX)
+			c.value(p[1], chart.LogY)
+			if i > 0 && p[0] < l.Points[i-1][0] {
+				c.refuse("a line that goes back, from %g to %g", l.Points[i-1][0], p[0])
+			}
+		}
+	}
+	if len(chart.Lines) > 0 && points == 0 {
+		c.refuse("lines without points")
+	}
+	c.things += points
+	for _, b := range chart.Bars {
+		c.value(b.Value, false)
+		c.texts(b.Name, b.Shown)
+	}
+	if b := chart.Bound; b != nil {
+		c.value(b.At, chart.LogY)
+		c.texts(b.Name)
+	}
+}
+
+func (c *checker) flow(f *Flow) {
+	if len(f.Rows) == 0 {
+		c.refuse("an empty flow")
+	}
+	c.length(f.Length)
+	for _, row := range f.Rows {
+		c.texts(row.Name, row.Note)
+		if len(row.Parts) == 0 || len(row.Parts) != len(f.Rows[0].Parts) {
+			c.refuse("rows of different lengths in its flow")
+		}
+		c.things += len(row.Parts)
+		for _, p := range row.Parts {
+			if p.Allowed < 0 || p.Refused < 0 || p.Allowed > mostMillis || p.Refused > mostMillis {
+				c.refuse("a part with %d allowed and %d refused", p.Allowed, p.Refused)
+			}
+		}
+	}
 }

@@ -36,11 +36,18 @@ func onRedis(t *testing.T) (*redis.Client, *redisstore.Store, *baton.Locker) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	locks, err := baton.New(store, baton.Config{})
+	return client, store, lockerOn(t, store)
+}
+
+// onEtcd returns a client of a real etcd.
+func onEtcd(t *testing.T) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{testserver.SharedEtcd(t).Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return client, store, locks
+	t.Cleanup(func() { client.Close() })
+	return client
 }
 
 func TestRueidislock(t *testing.T) {
@@ -69,11 +76,7 @@ func TestRueidislock(t *testing.T) {
 
 func TestEtcd(t *testing.T) {
 	t.Parallel()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{testserver.SharedEtcd(t).Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := onEtcd(t)
 	nightly := func(ctx context.Context) error {
 		store, err := etcdstore.New(client, etcdstore.Config{}) // the *clientv3.Client that the program has
 		if err != nil {
@@ -153,11 +156,7 @@ func TestRedisson(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	apart, err := baton.New(store, baton.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	both, err := apart.TryLock(ctx, "order/42")
+	both, err := lockerOn(t, store).TryLock(ctx, "order/42")
 	if err != nil {
 		t.Fatalf("with a prefix Baton is kept from what Redisson holds: %v", err)
 	}
@@ -219,11 +218,7 @@ func TestShedLockOnRedis(t *testing.T) {
 // TestShedLockElsewhere: on etcd both hold the lock, on ZooKeeper Baton refuses the key.
 func TestShedLockElsewhere(t *testing.T) {
 	t.Parallel()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{testserver.SharedEtcd(t).Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
+	client := onEtcd(t)
 	ctx := t.Context()
 	expiring, err := client.Grant(ctx, 60)
 	if err != nil {
@@ -232,16 +227,12 @@ func TestShedLockElsewhere(t *testing.T) {
 	if _, err := client.Put(ctx, "shedlock:default:nightly", "ADDED:2026-11-26T01:00:00Z@host", clientv3.WithLease(expiring.ID)); err != nil {
 		t.Fatal(err)
 	}
-	onEtcd, err := etcdstore.New(client, etcdstore.Config{})
+	store, err := etcdstore.New(client, etcdstore.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer onEtcd.Close()
-	locks, err := baton.New(onEtcd, baton.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	lease, err := locks.TryLock(ctx, "shedlock:default:nightly")
+	defer store.Close()
+	lease, err := lockerOn(t, store).TryLock(ctx, "shedlock:default:nightly")
 	if err != nil {
 		t.Fatalf("etcd: ShedLock keeps Baton from the lock: %v", err)
 	}
@@ -265,9 +256,7 @@ func TestShedLockElsewhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer onZooKeeper.Close()
-	if locks, err = baton.New(onZooKeeper, baton.Config{}); err != nil {
-		t.Fatal(err)
-	}
+	locks := lockerOn(t, onZooKeeper)
 	var notALock *driver.NotLockError
 	if _, err := locks.TryLock(ctx, "nightly"); !errors.As(err, &notALock) {
 		t.Errorf("ZooKeeper: a node with data is %v", err)

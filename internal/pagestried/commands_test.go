@@ -4,12 +4,14 @@ package pagestried
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/batonhq/baton/internal/testserver"
@@ -26,6 +28,39 @@ var says = map[string][]string{
 	"docs/tutorials/nightly.md":           {"nightly ran\n"},
 }
 
+// builtIn is the folder that built makes.
+var builtIn string
+
+var built = sync.OnceValues(func() (dir string, err error) {
+	dir, err = os.MkdirTemp("", "baton-pages")
+	builtIn = dir
+	if err != nil {
+		return "", err
+	}
+	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "baton"), "../../cmd/baton").CombinedOutput(); err != nil {
+		return dir, fmt.Errorf("%w\n%s", err, out)
+	}
+	return dir, nil
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if builtIn != "" {
+		_ = os.RemoveAll(builtIn)
+	}
+	os.Exit(code)
+}
+
+// command is the folder with the command, which is built once.
+func command(t *testing.T) string {
+	t.Helper()
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // TestCommands runs the commands of each page, in the order in which they stand there and
 // in one folder, which has the rules of the page and two scripts. What is for Kubernetes is
 // parsed, and the commands of its containers run. The examples of the latest version are
@@ -33,10 +68,7 @@ var says = map[string][]string{
 // servers become those of real ones. A block of "text" is what the commands print, with "…" for what differs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "baton"), "../../cmd/baton").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	bin := command(t)
 	all, err := pages(os.DirFS("../.."))
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package pagetest
 
 import (
 	"context"
+	"encoding/xml"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -50,7 +51,11 @@ type seen struct {
 	Ids   []string
 	Links []string // absolute
 	Code  []string // the blocks
-	Twin  string   // where the switch of the language leads; "" if there is none
+	Drawn []string // what the diagrams say
+	Plots int
+	Title string
+	About string // the description
+	Twin  string // where the switch of the language leads; "" if there is none
 	Lang  string
 }
 
@@ -63,6 +68,8 @@ func TestSite(t *testing.T) {
 	s.visit(t, browser)
 	t.Run("links", s.links)
 	t.Run("code", s.code)
+	t.Run("heads", s.heads)
+	t.Run("missing", func(t *testing.T) { s.notThere(t, browser) })
 	t.Run("languages", func(t *testing.T) { s.languages(t, browser) })
 	t.Run("search", func(t *testing.T) { s.search(t, browser) })
 	t.Run("pictures", func(t *testing.T) { s.pictures(t, browser) })
@@ -105,6 +112,11 @@ func buildSite(t *testing.T) *built {
 		name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
 		if _, page := s.pages[r.URL.Path]; page { // the addresses have no .html
 			name = s.file(r.URL.Path)
+		} else if _, err := fs.Stat(root, name); err != nil && path.Base(name) == missing {
+			name = "404.html" // without its status, which a tab complains of
+		}
+		if strings.HasPrefix(name, "assets/") {
+			w.Header().Set("Cache-Control", "public, max-age=3600") // their names change with what they have
 		}
 		http.ServeFileFS(w, r, root, name)
 	}))
@@ -228,6 +240,10 @@ const whatIsThere = `({
 	Ids: [...document.querySelectorAll("[id]")].map((e) => e.id),
 	Links: [...document.querySelectorAll("a[href]")].filter((a) => !a.closest(".VPNavBarTranslations, .VPNavBarExtra, .VPNavScreen")).map((a) => a.href),
 	Code: [...document.querySelectorAll(".vp-doc div[class*=language-] pre code")].map((c) => c.textContent),
+	Drawn: [...document.querySelectorAll(".vp-doc .diagram svg")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("g").textContent),
+	Plots: [...document.querySelectorAll(".vp-doc img.plot")].filter((e) => e.checkVisibility() && getComputedStyle(e).aspectRatio !== "auto").length,
+	Title: document.title,
+	About: document.querySelector("meta[name=description]").content,
 	Twin: [...document.querySelectorAll(".VPNavBarTranslations")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("a").href)[0] ?? "",
 	Lang: document.documentElement.lang,
 })`
@@ -297,17 +313,23 @@ var fenced = regexp.MustCompile("(?ms)^```(\\w*)[^\n]*\n(.*?)\n?^```$")
 
 // code compares the blocks of code with those of the page in Markdown.
 func (s *built) code(t *testing.T) {
-	count := 0
+	count, diagrams := 0, 0
 	for page, p := range s.pages {
 		source, err := os.ReadFile(filepath.Join("../../docs", strings.TrimSuffix(s.file(page), ".html")+".md"))
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		var want []string
+		var want, drawn []string
 		for _, block := range fenced.FindAllStringSubmatch(string(source), -1) {
-			want = append(want, block[2])
+			if block[1] == "mermaid" {
+				drawn = append(drawn, block[2])
+			} else {
+				want = append(want, block[2])
+			}
 		}
+		diagrams += len(drawn)
+		s.drawn(t, page, drawn)
 		count += len(want)
 		if len(p.Code) != len(want) {
 			t.Errorf("%s: it has %d blocks of code, in Markdown %d", page, len(p.Code), len(want))
@@ -319,8 +341,96 @@ func (s *built) code(t *testing.T) {
 			}
 		}
 	}
-	if count < 50 {
-		t.Errorf("there are only %d blocks of code", count)
+	if count < 50 || diagrams == 0 {
+		t.Errorf("there are only %d blocks of code, and %d diagrams", count, diagrams)
+	}
+	for _, page := range []string{"/comparison", "/zh/comparison"} {
+		html, err := os.ReadFile(filepath.Join("../../docs", page+".html"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.Count(string(html), "<figure>"); want == 0 || s.pages[page].Plots != want {
+			t.Errorf("%s: it shows %d plots, want %d", page, s.pages[page].Plots, want)
+		}
+		for i := range s.pages[page].Plots {
+			plot, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprintf("plots%s-%d.svg", page, i)))
+			if err != nil {
+				t.Error(err)
+			} else if err := xml.Unmarshal(plot, new(struct{ XMLName xml.Name })); err != nil {
+				t.Errorf("%s: plot %d is no picture: %v", page, i, err)
+			}
+		}
+	}
+}
+
+var (
+	label = regexp.MustCompile(`\["([^"]+)"\]`)
+	arrow = regexp.MustCompile(`(?m)^ *([\w &]+) --> ([\w &]+)$`)
+)
+
+// drawn compares the diagrams of a page, as the built page has them before any script, with their sources.
+func (s *built) drawn(t *testing.T, page string, sources []string) {
+	t.Helper()
+	if len(s.pages[page].Drawn) != len(sources) {
+		t.Errorf("%s: %d diagrams are drawn, in Markdown it has %d", page, len(s.pages[page].Drawn), len(sources))
+		return
+	}
+	html, err := os.ReadFile(filepath.Join(s.dir, s.file(page)))
+	if err != nil {
+		t.Error(err)
+	}
+	if got := strings.Count(string(html), `<svg id="diagram-`); got != len(sources) {
+		t.Errorf("%s: without a script it has %d diagrams of %d", page, got, len(sources))
+	}
+	for i, source := range sources {
+		var want []string
+		for _, l := range label.FindAllStringSubmatch(source, -1) {
+			want = append(want, l[1])
+		}
+		for _, a := range arrow.FindAllStringSubmatch(source, -1) {
+			want = append(want, strings.Split(a[1]+" & "+a[2], " & ")...)
+		}
+		for _, word := range want {
+			if !strings.Contains(s.pages[page].Drawn[i], word) {
+				t.Errorf("%s: the diagram does not say %q: %q", page, word, s.pages[page].Drawn[i])
+			}
+		}
+	}
+}
+
+// missing is the name of a page that there is not.
+const missing = "nowhere"
+
+// heads compares what the pages tell to those who list them.
+func (s *built) heads(t *testing.T) {
+	about := map[string]string{}
+	for page, p := range s.pages {
+		if other := about[p.About]; other != "" || len(p.About) < 20 {
+			t.Errorf("%s: its description is %q, as that of %q", page, p.About, other)
+		}
+		about[p.About] = page
+		if strings.ContainsAny(p.About, "\"<>") { // VitePress writes it as it is
+			t.Errorf("%s: its description ends its attribute: %s", page, p.About)
+		}
+		if home := page == "/" || page == "/zh/"; !home && !strings.HasSuffix(p.Title, " | Baton") || home && strings.Count(p.Title, "Baton") != 1 {
+			t.Errorf("%s: its title is %q", page, p.Title)
+		}
+	}
+}
+
+// notThere looks at the page that says that there is none, in each language.
+func (s *built) notThere(t *testing.T, browser context.Context) {
+	for _, c := range []struct{ page, says, home string }{{"/" + missing, "There is no such page", "/"}, {"/zh/" + missing, "没有这个页面", "/zh/"}} {
+		var at atomic.Value
+		at.Store(c.page)
+		tb := s.open(t, browser, &at)
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+c.page)))
+		tb.until(mounted)
+		tb.until(`document.querySelector(".NotFound")?.innerText.includes(` + quote(c.says) + `)`)
+		if got := eval[string](tb, `document.querySelector(".NotFound a").pathname`); got != c.home {
+			t.Errorf("%s: it leads to %s, want %s", c.page, got, c.home)
+		}
+		tb.shoot("missing" + strings.ReplaceAll(c.home, "/", "-"))
 	}
 }
 
@@ -362,28 +472,45 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 	}
 }
 
-// search types words, and finds the pages that have them.
+// search types words, and finds the pages that have them. A case may name the page that comes first.
 func (s *built) search(t *testing.T, browser context.Context) {
-	for _, c := range []struct{ page, word string }{
-		{"/", "fencing"},
-		{"/", "renews"},
-		{"/zh/", "看门狗"},
-		{"/zh/", "续期失败"}, // between other words
-		{"/zh/", "漏桶"},
-		{"/zh/", "Redlock"},
+	tabs := map[string]*tab{}
+	for _, c := range []struct{ page, word, first string }{
+		{"/", "fencing", ""},
+		{"/", "renews", ""},
+		{"/", "lock lost", ""},
+		{"/", "Redis Cluster", ""},
+		{"/", "exit code 75", ""},
+		{"/", "token bucket", ""},
+		{"/zh/", "看门狗", ""},
+		{"/zh/", "续期失败", ""}, // between other words
+		{"/zh/", "漏桶", ""},
+		{"/zh/", "Redlock", ""},
+		{"/zh/", "令牌", ""},
+		{"/zh/", "超卖", ""},
+		{"/zh/", "限流", ""},
+		{"/zh/", "退出码 75", ""},
 	} {
-		var at atomic.Value
-		at.Store(c.page)
-		tb := s.open(t, browser, &at)
-		tb.look(sizes[1])
-		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+c.page)))
-		tb.until(mounted)
-		tb.do(`document.querySelector(".VPNavBarSearchButton, .DocSearch-Button, #local-search button").click()`)
-		tb.until(`document.querySelector(".VPLocalSearchBox input") === document.activeElement`)
-		tb.do(fmt.Sprintf(`(() => { const i = document.activeElement; i.value = %s; i.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(c.word)))
-		tb.until(`document.querySelector(".VPLocalSearchBox .result, .VPLocalSearchBox .no-results")`)
+		tb := tabs[c.page]
+		if tb == nil {
+			var at atomic.Value
+			at.Store(c.page)
+			tb = s.open(t, browser, &at)
+			tabs[c.page] = tb
+			tb.look(sizes[1])
+			tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+c.page)))
+			tb.until(mounted)
+			tb.do(`document.querySelector(".VPNavBarSearchButton, .DocSearch-Button, #local-search button").click()`)
+			tb.until(`document.querySelector(".VPLocalSearchBox input") === document.activeElement`)
+		}
+		// The list is empty between two words.
+		for _, word := range []string{"", c.word} {
+			tb.do(fmt.Sprintf(`(() => { const i = document.querySelector(".VPLocalSearchBox input"); i.value = %s; i.dispatchEvent(new Event("input", {bubbles: true})) })()`, quote(word)))
+			tb.until(fmt.Sprintf(`(document.querySelector(".VPLocalSearchBox .result, .VPLocalSearchBox .no-results") !== null) === %v`, word != ""))
+		}
 		found := eval[[]string](tb, `[...document.querySelectorAll(".VPLocalSearchBox a.result")].map((a) => a.getAttribute("href"))`)
 		tb.shoot("search-" + c.word)
+		t.Logf("%s: %q", c.word, found[:min(4, len(found))])
 		right := 0
 		for _, link := range found {
 			to, _, _ := strings.Cut(link, "#")
@@ -391,12 +518,15 @@ func (s *built) search(t *testing.T, browser context.Context) {
 			if err != nil {
 				t.Error(err)
 			}
-			if strings.Contains(strings.ToLower(string(text)), strings.ToLower(c.word)) {
+			if strings.Contains(strings.ToLower(string(text)), strings.ToLower(strings.Fields(c.word)[0])) {
 				right++
 			}
 		}
 		if right == 0 || !containsAny(c.page, found) {
 			t.Errorf("%s: the search for %q finds %q, of which %d have the word", c.page, c.word, found, right)
+		}
+		if c.first != "" && (len(found) == 0 || !strings.HasPrefix(found[0], c.first)) {
+			t.Errorf("%s: the search for %q finds %q, want %s first", c.page, c.word, found, c.first)
 		}
 	}
 }

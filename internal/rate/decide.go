@@ -8,6 +8,12 @@ import (
 
 // Of is the algorithm that a limit names, or a *limits.Error.
 func Of(l limits.Limit) (Algorithm, error) {
+	if l == (limits.Limit{}) {
+		return nil, refuse("it is the zero Limit: make one, such as ratelimit.SlidingWindow(100, time.Minute)")
+	}
+	if l.Period > 0 && l.Period < time.Microsecond {
+		return nil, refuse("a period of %v: times are whole microseconds; did you mean %d*time.Second?", l.Period, int64(l.Period))
+	}
 	if l.Period%time.Microsecond != 0 {
 		return nil, refuse("a period of %v: times are whole microseconds", l.Period)
 	}

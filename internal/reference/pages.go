@@ -3,9 +3,12 @@ package reference
 import (
 	_ "embed"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/internal/catalogue"
 )
 
 //go:embed zh.txt
@@ -54,7 +57,7 @@ value of a field means its default.
 func chinese() *language {
 	return &language{
 		folder: "docs/zh/reference/",
-		words:  readWords(chineseText),
+		words:  maps.Collect(catalogue.All(chineseText)),
 		used:   make(map[string]bool),
 		errors: `# 错误
 
@@ -73,18 +76,6 @@ func chinese() *language {
 		errorRow:  "| 错误 | 含义 |\n|---|---|\n",
 		typeRow:   "| 字段 | 类型 | 默认值 | 含义 |\n|---|---|---|---|\n",
 	}
-}
-
-// readWords reads translations: entries between empty lines, each an English text, a line
-// with "=", and the other text.
-func readWords(text string) map[string]string {
-	words := make(map[string]string)
-	for entry := range strings.SplitSeq(strings.TrimSpace(text), "\n\n") {
-		if of, other, ok := strings.Cut(entry, "\n=\n"); ok {
-			words[of] = other
-		}
-	}
-	return words
 }
 
 // word is a text that has to be translated though it has no space.

@@ -2,9 +2,11 @@ package reference
 
 import (
 	"flag"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -103,7 +105,7 @@ type other struct{ A int }
 func TestMissingTranslations(t *testing.T) {
 	t.Parallel()
 	l := chinese()
-	l.words = readWords("a b\n=\n甲\n\nold\n=\n旧\n")
+	l.words = map[string]string{"a b": "甲", "old": "旧"}
 	if got := l.say("a b") + l.say("c"); got != "甲" || len(l.missing) != 1 || l.missing[0] != "c" {
 		t.Errorf("says %q, and misses %q", got, l.missing)
 	}
@@ -115,31 +117,54 @@ func TestMissingTranslations(t *testing.T) {
 // Every variable of the environment that the command reads is on the page.
 func TestEnvironmentIsThere(t *testing.T) {
 	t.Parallel()
-	read := regexp.MustCompile(`(?:os\.Getenv|os\.LookupEnv|getenv)\("([A-Z_]+)"\)`)
-	count := 0
-	for _, pattern := range []string{"../../cmd/baton/*.go", "../../open/*.go", "../../internal/*/*.go"} {
-		files, err := filepath.Glob(pattern)
+	count, problems, err := environment(os.DirFS("../.."), englishElse)
+	if err != nil || count < 5 {
+		t.Errorf("found only %d variables: %v", count, err)
+	}
+	for _, problem := range problems {
+		t.Error(problem)
+	}
+}
+
+var reads = regexp.MustCompile(`(?:os\.Getenv|os\.LookupEnv|getenv)\("([A-Z_]+)"\)`)
+
+// environment counts the variables that the command reads, and says which are not on a page.
+func environment(repo fs.FS, page string) (count int, problems []string, err error) {
+	for _, folder := range []string{"cmd/baton", "open", "internal/systemd", "internal/supervise", "internal/door"} {
+		files, err := fs.Glob(repo, folder+"/*.go")
 		if err != nil {
-			t.Fatal(err)
+			return 0, nil, err
 		}
 		for _, file := range files {
-			folder := filepath.Base(filepath.Dir(file))
-			if strings.HasSuffix(file, "_test.go") || folder != "baton" && folder != "open" && folder != "systemd" && folder != "supervise" && folder != "door" {
+			if strings.HasSuffix(file, "_test.go") {
 				continue
 			}
-			text, err := os.ReadFile(file)
+			text, err := fs.ReadFile(repo, file)
 			if err != nil {
-				t.Fatal(err)
+				return 0, nil, err
 			}
-			for _, found := range read.FindAllStringSubmatch(string(text), -1) {
+			for _, found := range reads.FindAllStringSubmatch(string(text), -1) {
 				count++
-				if !strings.Contains(englishElse, "`"+found[1]+"`") {
-					t.Errorf("%s reads %s, which is not in configuration.en.md.tmpl", file, found[1])
+				if !strings.Contains(page, "`"+found[1]+"`") {
+					problems = append(problems, file+" reads "+found[1]+", which is not in configuration.en.md.tmpl")
 				}
 			}
 		}
 	}
-	if count < 5 {
-		t.Errorf("found only %d variables", count)
+	return count, problems, nil
+}
+
+func TestEnvironmentIsThereCatches(t *testing.T) {
+	t.Parallel()
+	count, problems, err := environment(fstest.MapFS{
+		"cmd/baton/x.go":        {Data: []byte(`a, b := os.Getenv("BATON_A"), getenv("BATON_B")`)},
+		"cmd/baton/x_test.go":   {Data: []byte(`os.Getenv("BATON_T")`)},
+		"internal/systemd/x.go": {Data: []byte(`c, ok := os.LookupEnv("C_D")`)},
+		"internal/testrun/x.go": {Data: []byte(`os.Getenv("BATON_E")`)},
+		"open/x.go":             {Data: []byte(`os.Getenv("BATON_A")`)},
+	}, "`BATON_A` and BATON_B and `BATON_C_D`")
+	want := []string{"cmd/baton/x.go reads BATON_B, which is not in configuration.en.md.tmpl", "internal/systemd/x.go reads C_D, which is not in configuration.en.md.tmpl"}
+	if err != nil || count != 4 || !slices.Equal(problems, want) {
+		t.Errorf("of %d variables it finds %q (%v), want %q", count, problems, err, want)
 	}
 }

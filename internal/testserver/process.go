@@ -207,6 +207,21 @@ func freshDir(t TB) string {
 	return dir
 }
 
+// Folder makes a directory on the common disk that is removed with the site, or when this
+// process ends, in whatever way.
+func (s *Site) Folder() string {
+	root, err := rootDir()
+	if err != nil {
+		s.Fatalf("make a directory: %v", err)
+	}
+	dir, err := os.MkdirTemp(root.path, "")
+	if err != nil {
+		s.Fatalf("make a directory: %v", err)
+	}
+	s.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
 // root is the directory of all servers of this process. It is removed when the process
 // ends, in whatever way: a shell waits for the end of a pipe whose other end only this
 // process has.
@@ -225,7 +240,9 @@ var rootDir = sync.OnceValues(func() (root, error) {
 		return root{}, err
 	}
 	defer r.Close()
-	remover := exec.Command("sh", "-c", `read -r _; umount -l "$1"/* 2>/dev/null; rm -rf "$1"`, "sh", path)
+	// A child of a child, such as what initializes a MariaDB, may still write.
+	remover := exec.Command("sh", "-c", `read -r _; umount -l "$1"/* 2>/dev/null
+i=0; until rm -rf "$1" 2>/dev/null || [ $i = 60 ]; do i=$((i + 1)); sleep 1; done`, "sh", path)
 	remover.Stdin = r
 	remover.SysProcAttr = removerAttr()
 	_ = remover.Start() // without a shell the directory stays

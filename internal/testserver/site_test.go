@@ -77,6 +77,59 @@ func TestSiteGivesEachServerAMachine(t *testing.T) {
 	}
 }
 
+// The program of a Site is started in directories of which others may write to one above.
+func TestSiteTakesNoEtcdOfOthers(t *testing.T) {
+	dir, bin := t.TempDir(), t.TempDir()
+	t.Chdir(dir)
+	t.Setenv("PATH", bin)
+	s := newSite(t)
+	find := func() (path string, err error) {
+		err = s.Try(func() { path = etcdBinary(s) })
+		return path, err
+	}
+	if path, err := find(); !errors.Is(err, ErrNotInstalled) || !strings.Contains(err.Error(), "install the package etcd-server") {
+		t.Errorf("without one: %q, %v", path, err)
+	}
+	write := func(path string) string {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ours := write(filepath.Join(bin, "etcd"))
+	if path, err := find(); err != nil || path != ours {
+		t.Errorf("in PATH: %q, %v", path, err)
+	}
+	planted := write(filepath.Join(dir, ".servers", "etcd"))
+	if path, err := find(); err != nil || path != planted {
+		t.Errorf("that of the user: %q, %v", path, err)
+	}
+	if err := os.Chown(planted, 65534, -1); err != nil {
+		t.Skip(err) // only root gives files away
+	}
+	if path, err := find(); err != nil || path != ours {
+		t.Errorf("that of another user: %q, %v", path, err)
+	}
+}
+
+// A folder goes with its site, and is no disk of its own: what is measured there is the
+// common disk.
+func TestSiteHasFolders(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	folder := s.Folder()
+	if s.machine(folder) != nil || s.Folder() == folder {
+		t.Error("a folder is no machine, and is fresh")
+	}
+	s.Close()
+	if _, err := os.Stat(folder); !os.IsNotExist(err) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
 func TestSiteFillsADisk(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -135,6 +135,18 @@ func TestClusterServesAllSlots(t *testing.T) {
 func TestChildrenDieWithACrashedTest(t *testing.T) {
 	if os.Getenv("BATON_TESTSERVER_CRASH") != "" {
 		s := Redis(t)
+		// A child of a child may write on for a while.
+		writer := exec.Command("sh", "-c", `i=0; while [ $i -lt 10000 ] && : >"$1/$i"; do i=$((i + 1)); [ $i != 100 ] || echo; done 2>/dev/null`, "sh", filepath.Dir(s.dir))
+		writes, err := writer.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := writer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writes.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
 		fmt.Println("addr:", s.Addr, s.dir)
 		select {} // until killed
 	}

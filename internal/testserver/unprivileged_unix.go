@@ -4,6 +4,7 @@ package testserver
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"strconv"
@@ -49,4 +50,10 @@ func postgresUser() (uid, gid int, err error) {
 		gid, err = strconv.Atoi(u.Gid)
 	}
 	return uid, gid, err
+}
+
+// trusted reports whether a program belongs to the user of this process, or to root.
+func trusted(program fs.FileInfo) bool {
+	of, ok := program.Sys().(*syscall.Stat_t)
+	return ok && (of.Uid == 0 || int(of.Uid) == os.Geteuid())
 }

@@ -4,12 +4,11 @@
 // translation; "go generate" writes the twins anew, and so does each program that writes
 // one of the pages.
 //
-// A catalogue has entries between empty lines: an English block in one line, a line with
-// "=", and the Chinese one. The figures of an entry are examples: those of the page take
-// their places. Links stand as in the English page and are made to lead from the twin, to
-// twins where there are some; their anchors are those of the Chinese page. An entry that
-// begins with a line "as it is" lists blocks that are the same in both languages. Code, numbers,
-// units and names of faults need no entry, and of a list each part may have its own. zh/common.txt belongs to all pages.
+// A block stands in one line of its catalogue (package catalogue). The figures of an entry
+// are examples: those of the page take their places. Links stand as in the English page and
+// are made to lead from the twin, to twins where there are some; their anchors are those of
+// the Chinese page. Code, numbers, units and names of faults need no entry, and of a list
+// each part may have its own. zh/common.txt belongs to all pages.
 package translated
 
 //go:generate go test -run ^TestTwinsAreFresh$ -update .
@@ -24,6 +23,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/batonhq/baton/internal/catalogue"
 )
 
 // Pages are those that have their twins from here.
@@ -139,15 +140,9 @@ var (
 // shape is a text without its figures.
 func shape(text string) string { return figure.ReplaceAllString(text, "\x00") }
 
-func (t *translation) read(catalogue string) {
-	for block := range strings.SplitSeq(strings.TrimSpace(catalogue), "\n\n") {
-		if list, ok := strings.CutPrefix(block, "as it is\n"); ok {
-			for text := range strings.SplitSeq(list, "\n") {
-				t.add(text, text)
-			}
-		} else if of, other, ok := strings.Cut(block, "\n=\n"); ok {
-			t.add(of, other)
-		}
+func (t *translation) read(text string) {
+	for english, other := range catalogue.All(text) {
+		t.add(english, other)
 	}
 }
 

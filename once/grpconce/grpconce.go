@@ -22,7 +22,7 @@ import (
 // Config says which calls take effect once. Only Scope must be set.
 type Config struct {
 	// Scope says who calls: a user, a tenant. Keys of different scopes never meet. "" is
-	// nobody: the call is refused as Unauthenticated.
+	// no caller: the call is refused as Unauthenticated.
 	Scope func(context.Context) string
 
 	// Skip lets calls pass to the handler, such as those that change nothing. Many calls

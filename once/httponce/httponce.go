@@ -22,7 +22,7 @@ import (
 // Config says which requests take effect once. Only Scope must be set.
 type Config struct {
 	// Scope says whose request it is: a user, a tenant, the name of a sender. Keys of
-	// different scopes never meet. "" is nobody: the request is refused with 401.
+	// different scopes never meet. "" is no caller: the request is refused with 401.
 	Scope func(*http.Request) string
 
 	// Source says where the key is. Defaults to IdempotencyKey.

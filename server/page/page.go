@@ -51,7 +51,7 @@ type Caller interface {
 // Loopback are the host names under which a browser of this machine reaches it.
 var Loopback = []string{"localhost", "127.0.0.1", "::1"}
 
-// Config says what the page shows, and to whom.
+// Config says what the page shows, and who may see it.
 type Config struct {
 	// Locks are shown, broken and asked for. Required.
 	Locks *baton.Locker

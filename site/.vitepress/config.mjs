@@ -1,5 +1,6 @@
 // The site is made of docs/, whose pages read well in the repository, too. It loads nothing
 // from elsewhere, and searches without a server.
+import crypto from 'node:crypto'
 import fs from 'node:fs'
 import path from 'node:path'
 import { defineConfig } from 'vitepress'
@@ -11,6 +12,10 @@ const repository = 'https://github.com/batonhq/baton'
 
 // Decisions are for those who change the code, who read them in the repository.
 const decisions = path.join('docs', 'adr')
+
+function chinese(env) {
+  return env.relativePath.startsWith('zh/')
+}
 
 // A page may lead out of docs/, to a file or a folder of the repository: the site has none of
 // them, and leads to the forge.
@@ -41,6 +46,56 @@ function leadOut(md) {
       }
     }
   })
+}
+
+// draw puts the drawing of a Mermaid diagram, which "make diagrams" made, where its source is.
+function draw(md) {
+  const fence = md.renderer.rules.fence
+  md.renderer.rules.fence = (tokens, at, ...rest) => {
+    if (tokens[at].info.trim() !== 'mermaid') {
+      const html = fence(tokens, at, ...rest)
+      return chinese(rest[1]) ? html.replace('title="Copy Code"', 'title="复制代码"') : html
+    }
+    const name = crypto.createHash('sha256').update(tokens[at].content).digest('hex').slice(0, 16)
+    const file = path.join(import.meta.dirname, '../drawings', `${name}.svg`)
+    if (!fs.existsSync(file)) throw new Error(`a Mermaid diagram has no drawing ${name}.svg: run "make diagrams"`)
+    return `<div class="diagram" tabindex="0" v-html="${md.utils.escapeHtml(JSON.stringify(fs.readFileSync(file, 'utf8').trim()))}"></div>`
+  }
+}
+
+// plots are the figures of a language's comparison.html, each a picture that follows the theme.
+function plots(folder) {
+  const html = fs.readFileSync(path.join(docs, folder, 'comparison.html'), 'utf8')
+  const style = html.match(/<style>.*?<\/style>/s)[0].replace('</style>', '  svg { font-family: system-ui, sans-serif }\n</style>')
+  return [...html.matchAll(/<figure><figcaption>(.*?)<\/figcaption>(<svg)(.*?)<\/figure>/gs)].map(([, caption, , svg], i) => ({
+    caption,
+    address: `/plots/${folder}comparison-${i}.svg`,
+    svg: '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="250"' + svg.replace('>', '>' + style),
+  }))
+}
+
+// plot puts each figure of the comparison above the table of the same figures.
+function plot(md) {
+  md.core.ruler.push('plot', (state) => {
+    if (!/^(zh\/)?comparison\.md$/.test(state.env.relativePath)) return
+    const left = plots(chinese(state.env) ? 'zh/' : '')
+    for (let i = 0; i < state.tokens.length; i++) {
+      const { type, content } = state.tokens[i]
+      if (type !== 'inline' || content.toLowerCase() !== `**${left[0]?.caption.toLowerCase()}**`) continue
+      const picture = new state.Token('html_block', '', 0)
+      // Bound, because the picture is written when the pages are built.
+      picture.content = `<img class="plot" :src="'${left.shift().address}'" width="400" height="250" loading="lazy" alt="${md.utils.escapeHtml(content.slice(2, -2))}">\n`
+      state.tokens.splice(i + 2, 0, picture)
+    }
+    if (left.length > 0) throw new Error(`${state.env.relativePath} has no place for the plot "${left[0].caption}"`)
+  })
+}
+
+// description is the first paragraph of a page, for those who find it elsewhere.
+function description(file) {
+  const first = fs.readFileSync(file, 'utf8').replace(/^```.*?^```$/gms, '').split(/\n\s*\n/).find((p) => /^[\p{L}*`"“]/u.test(p) && !/^!?\[[^\]]*\]\([^)]*\)$/.test(p)) ?? ''
+  const text = first.replace(/\s+/g, ' ').replace(/!?\[([^\]]*)\]\([^)]*\)/g, '$1').replace(/\*\*|`/g, '').replaceAll('"', "'").trim()
+  return text.length <= 200 ? text : text.slice(0, 199).replace(/[^ ，。；：]*$/u, '').trim() + '…'
 }
 
 // slug is the anchor that GitHub makes of a heading, so that a link to it leads in the repository and on the site.
@@ -113,26 +168,38 @@ export default defineConfig({
   transformPageData(page) {
     const name = page.relativePath
     const twin = name.startsWith('zh/') ? name.slice(3) : 'zh/' + name
+    const file = path.join(docs, name)
+    if (fs.existsSync(file)) page.description ||= description(file)
     if (!fs.existsSync(path.join(docs, twin))) page.frontmatter.pageClass = 'no-twin'
   },
   buildEnd({ outDir }) {
     for (const name of fs.readdirSync(docs, { recursive: true })) {
       if (name.endsWith('.html')) fs.cpSync(path.join(docs, name), path.join(outDir, 'plots', name))
     }
+    for (const { address, svg } of [...plots(''), ...plots('zh/')]) fs.writeFileSync(path.join(outDir, address), svg)
   },
   markdown: {
     theme: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
-    config: leadOut,
+    config(md) {
+      leadOut(md)
+      draw(md)
+      plot(md)
+    },
     anchor: { slugify: slug },
   },
   locales: {
-    root: { label: 'English', lang: 'en', themeConfig: { sidebar: sidebar('', false) } },
+    root: { label: 'English', lang: 'en', themeConfig: {
+      sidebar: sidebar('', false),
+      notFound: { title: 'There is no such page', quote: 'The address may be old. The search finds pages by their words.', linkText: 'To the first page', linkLabel: 'To the first page' },
+    } },
     zh: {
       label: '简体中文',
       lang: 'zh-Hans',
       description: '分布式锁与限流',
       themeConfig: {
         sidebar: sidebar('zh/', true),
+        notFound: { title: '没有这个页面', quote: '地址可能已经过时。可以按词搜索页面。', linkText: '回到首页', linkLabel: '回到首页' },
+        skipToContentLabel: '跳到正文',
         outline: { label: '本页' },
         docFooter: { prev: '上一页', next: '下一页' },
         darkModeSwitchLabel: '主题',

@@ -239,10 +239,23 @@ func (s *Store) meet(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("no answer from %s in time", s.names(missing)))
 		}
 		return fmt.Errorf("redlock: %w: %d of %d servers answer, at least %d are needed: %w",
-			driver.ErrUnavailable, reached, len(s.nodes), s.quorum, errors.Join(errs...))
+			driver.ErrUnavailable, reached, len(s.nodes), s.quorum, several(errs))
 	}
 	return nil
 }
+
+// several is what several servers said, on one line.
+type several []error
+
+func (s several) Error() string {
+	texts := make([]string, len(s))
+	for i, err := range s {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (s several) Unwrap() []error { return s }
 
 // introduce asks one node who it is.
 func (s *Store) introduce(ctx context.Context, n *node) error {

@@ -48,6 +48,9 @@ const busyPause = time.Millisecond
 const checkEvery = 1_000_000
 
 func open(ctx context.Context, path string, o options) (s *Store, err error) {
+	if path == "" {
+		return nil, &FileError{Path: `""`, Problem: ErrNotDatabase, Err: errors.New("the path is empty")}
+	}
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
@@ -89,7 +92,10 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	if s.file, err = os.Stat(path); err != nil {
 		return nil, bad(ErrIO, err)
 	}
-	if !s.file.Mode().IsRegular() {
+	switch {
+	case s.file.IsDir():
+		return nil, bad(ErrNotDatabase, errors.New("it is a directory"))
+	case !s.file.Mode().IsRegular():
 		return nil, bad(ErrNotDatabase, nil)
 	}
 

@@ -148,6 +148,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	refused(t, text, ErrNotDatabase)
 	refused(t, dir, ErrNotDatabase)
+	refused(t, "", ErrNotDatabase)
 	refused(t, text+"/sub/locks.db", ErrDirectory)
 	refused(t, dir+"/remote.db", ErrNetworkFS, func(o *options) { o.remote = func(string) (string, error) { return "nfs", nil } })
 	refused(t, dir+"/shifted.db", ErrTimeNamespace, func(o *options) { o.shifted = func() bool { return true } })

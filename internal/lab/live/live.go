@@ -110,11 +110,13 @@ func languageOf(r *http.Request) lab.Language {
 	return lab.English
 }
 
-var words = struct{ title, lead, run, running, other, tests, list lab.Text }{
+var words = struct{ title, lead, run, running, busy, ended, other, tests, list lab.Text }{
 	title:   lab.Text{EN: "Baton: the laboratory", ZH: "Baton：实验室"},
 	lead:    lab.Text{EN: "Each question is answered by an experiment on this machine, with real servers.", ZH: "每个问题都由本机上的一次实验来回答，用的是真实的服务器。"},
 	run:     lab.Text{EN: "Run", ZH: "运行"},
 	running: lab.Text{EN: "running …", ZH: "运行中……"},
+	busy:    lab.Text{EN: "one at a time; running: ", ZH: "一次只做一个；正在运行："},
+	ended:   lab.Text{EN: "The laboratory has ended, or is out of reach. Start it with baton lab serve, and open the address that it prints.", ZH: "实验室已结束，或无法连接。请运行 baton lab serve，并打开它打印的地址。"},
 	other:   lab.Text{EN: "简体中文", ZH: "English"},
 	tests:   lab.Text{EN: "The test behind it:", ZH: "背后的测试："},
 	list:    lab.Text{EN: "Questions", ZH: "问题"},
@@ -133,7 +135,7 @@ func (p *Page) front(w http.ResponseWriter, l lab.Language) {
 		m.Empty("link", "rel", "stylesheet", "href", "live.css")
 		m.Empty("link", "rel", "icon", "href", "data:,")
 	})
-	m.Start("body", "data-lang", l, "data-running", words.running.In(l))
+	m.Start("body", "data-lang", l, "data-running", words.running.In(l), "data-ended", words.ended.In(l))
 	m.Inside("header", func() {
 		m.Element("h1", words.title.In(l))
 		other := lab.Chinese
@@ -143,6 +145,7 @@ func (p *Page) front(w http.ResponseWriter, l lab.Language) {
 		m.Element("a", words.other.In(l), "href", "?lang="+string(other), "class", "language")
 	})
 	m.Element("p", words.lead.In(l))
+	m.Element("p", "", "class", "connection", "role", "alert")
 	m.Start("nav", "aria-label", words.list.In(l))
 	for _, t := range lab.Topics {
 		of := slices.DeleteFunc(slices.Clone(p.questions), func(q *lab.Question) bool { return q.Topic != t })
@@ -205,24 +208,34 @@ func (p *Page) run(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	p.mu.Lock()
-	if p.running != "" || p.ctx.Err() != nil {
-		other := p.running
-		p.mu.Unlock()
-		http.Error(w, "one at a time: "+other+" is running", http.StatusConflict)
+	other, ending := p.running, p.ctx.Err() != nil
+	ended := make(chan struct{})
+	if other == "" && !ending {
+		p.running, p.ended = name, ended
+		p.tell(name, func(s *state) { *s = state{Name: name, Running: true, Number: s.Number} })
+	}
+	p.mu.Unlock()
+	switch {
+	case ending:
+		http.Error(w, words.ended.In(languageOf(r)), http.StatusServiceUnavailable)
+		return
+	case other != "":
+		http.Error(w, words.busy.In(languageOf(r))+other, http.StatusConflict)
 		return
 	}
-	ended := make(chan struct{})
-	p.running, p.ended = name, ended
-	p.mu.Unlock()
-	p.tell(name, func(s *state) { *s = state{Name: name, Running: true, Number: s.Number} })
 	go func() {
 		defer close(ended)
 		o := p.options
-		o.Changed = func(record *lab.Record) { p.tell(name, func(s *state) { s.record = stored(record) }) }
+		o.Changed = func(record *lab.Record) {
+			b := stored(record)
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.tell(name, func(s *state) { s.record = b })
+		}
 		record, err := lab.Do(p.ctx, p.questions[i], o)
 		p.mu.Lock()
+		defer p.mu.Unlock()
 		p.running = ""
-		p.mu.Unlock()
 		p.tell(name, func(s *state) {
 			s.Running, s.record = false, stored(record)
 			if err != nil {
@@ -241,10 +254,8 @@ func stored(r *lab.Record) []byte {
 	return b
 }
 
-// tell changes what is known of a question, and wakes those who watch.
+// tell changes what is known of a question, and wakes those who watch. The mutex is held.
 func (p *Page) tell(name string, change func(*state)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
 	s := p.states[name]
 	change(&s)
 	s.Number++

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,15 +39,20 @@ func twoQuestions(goOn chan struct{}) []*lab.Question {
 }
 
 func start(t *testing.T, questions []*lab.Question) (base string) {
+	_, base = startPage(t, questions)
+	return base
+}
+
+func startPage(t *testing.T, questions []*lab.Question) (p *Page, base string) {
 	ctx, cancel := context.WithCancel(t.Context())
-	p := New(ctx, questions, "secret", []string{"baton"})
+	p = New(ctx, questions, "secret", []string{"baton"})
 	s := httptest.NewServer(p)
 	t.Cleanup(func() {
 		cancel()
 		p.Wait()
 		s.Close()
 	})
-	return s.URL + "/secret/"
+	return p, s.URL + "/secret/"
 }
 
 func post(t *testing.T, url string) int {
@@ -121,6 +127,87 @@ func TestExperimentIsSeenWhileItGoesOn(t *testing.T) {
 	}
 	if code := post(t, base+"run/none"); code != http.StatusNotFound {
 		t.Errorf("no question: %d", code)
+	}
+}
+
+// A question that is started again when it has just ended is not shown as ended.
+func TestStartAfterAnEnd(t *testing.T) {
+	t.Parallel()
+	p, base := startPage(t, twoQuestions(nil))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var look sync.WaitGroup
+	for range 8 {
+		look.Go(func() {
+			for ctx.Err() == nil {
+				p.mu.Lock()
+				if s := p.states["bad"]; s.Running != (p.running == "bad") {
+					t.Errorf("it is shown as running: %v; %q runs", s.Running, p.running)
+					cancel()
+				}
+				p.mu.Unlock()
+			}
+		})
+	}
+	for accepted := 0; accepted < 50 && ctx.Err() == nil; {
+		if post(t, base+"run/bad") == http.StatusAccepted {
+			accepted++
+		}
+	}
+	cancel()
+	look.Wait()
+}
+
+// Memory is that of the last run of each question.
+func TestManyRuns(t *testing.T) {
+	t.Parallel()
+	p, base := startPage(t, twoQuestions(nil))
+	for range 20 {
+		ctx, hangUp := context.WithCancel(t.Context())
+		r, _ := http.NewRequestWithContext(ctx, "GET", base+"events", nil)
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := bufio.NewScanner(answer.Body)
+		in.Buffer(nil, 1<<20)
+		if code := post(t, base+"run/bad"); code != http.StatusAccepted {
+			t.Fatalf("run: %d", code)
+		}
+		watch(t, in, func(e event) bool { return e.Failed != "" && !e.Running })
+		p.mu.Lock()
+		ended := p.ended
+		p.mu.Unlock()
+		<-ended
+		hangUp()
+		answer.Body.Close()
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		p.mu.Lock()
+		watching, known := len(p.changed), len(p.states)
+		p.mu.Unlock()
+		if watching == 0 && known == 1 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d browsers that have gone are told, of %d questions", watching, known)
+		}
+	}
+}
+
+// A page that is still open says what to do when the laboratory ends.
+func TestEndingLaboratoryStartsNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	p := New(ctx, twoQuestions(nil), "secret", nil)
+	cancel()
+	p.Wait()
+	for l, want := range map[string]string{"en": "baton lab serve", "zh": "实验室已结束"} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest("POST", "http://127.0.0.1/secret/run/bad?lang="+l, nil)
+		if p.ServeHTTP(w, r); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d, %s", l, w.Code, w.Body)
+		}
 	}
 }
 

@@ -30,8 +30,8 @@ var compared = []*lab.Question{
 		Topic: lab.Compared,
 		Ask:   text("Redis, Redlock, ZooKeeper, etcd, PostgreSQL, MariaDB, SQLite, memory: how fast is a lock on each?", "Redis、Redlock、ZooKeeper、etcd、PostgreSQL、MariaDB、SQLite、内存：锁各有多快？"),
 		Answer: [3]lab.Text{
-			text("Memory takes microseconds, then comes Redis, which answers from memory; what commits to a disk or asks several servers takes longer.", "内存最快，微秒级；其次是同样在内存里应答的 Redis；要提交到磁盘、或要问多台服务器的更慢。"),
-			text("As more ask at once, the time for one lock rises on the servers, and the 99th percentile with it.", "并发越高，服务器上单次加锁越慢，p99 也跟着涨。"),
+			text("Memory is the fastest, with microseconds; Redis adds the way to a server; others also wait for a disk, or for several servers.", "内存最快，微秒级；Redis 加上一趟网络往返；其余的还要等磁盘，或者等多台服务器。"),
+			text("With 64 at once a lock takes longer than with one, on most stores: they wait for each other though each has a key of its own.", "64 个并发时，多数存储上单次加锁比单个并发慢：虽然各用各的键，还是要互相等待。"),
 			text("Take the store that you already run and whose promises suffice: few programs need more locks per second than the slowest gives.", "选你已经在用、承诺又够用的那一种：最慢的存储每秒能给的锁，多数程序也用不完。"),
 		},
 		Proofs: []lab.Proof{{File: "internal/measure/measure_test.go", Line: `func TestRunMeasuresAll(t *testing.T) {`}},
@@ -42,12 +42,15 @@ var compared = []*lab.Question{
 		Topic: lab.Compared,
 		Ask:   text("How many requests does one lock cost?", "加一次锁、放一次锁，要向服务器发几次请求？"),
 		Answer: [3]lab.Text{
-			text("With nobody in the way: one request to acquire and one to release, on every store with one server.", "没有人竞争时，只有一台服务器的存储：加锁一次请求，释放一次请求。"),
-			text("Redlock as published sends both to all 5 servers; Baton asks a majority first, and that suffices while all are well.", "按 Redlock 原文，两次请求都要发给全部 5 台；Baton 先问多数派，一切正常时这就够了。"),
-			text("So the time to the server decides what a lock costs, much more than what the server does.", "所以决定一把锁开销的主要是网络往返，而不是服务器做的事。"),
+			text("With nobody in the way: one request to acquire and one to release, on every store with one server.", "没有竞争时，单台服务器的存储：加锁一次请求，释放一次请求。"),
+			text("Redlock as published sends both to all 5 servers; Baton asks a majority first, and for a lock that is held for less than a millisecond that suffices.", "按 Redlock 原文，两次请求都要发给全部 5 台；Baton 先问多数派，持有时间不到一毫秒的锁，这就够了。"),
+			text("So a lock costs two round trips, and on a store that keeps it on a disk the time of its commits, too.", "所以一把锁的开销是两次网络往返；落盘的存储还要加上提交的时间。"),
 		},
-		Proofs: []lab.Proof{{File: "internal/measure/scratch_test.go", Line: `func TestScratch(t *testing.T) {`}},
-		Run:    commandsPerLock,
+		Proofs: []lab.Proof{
+			{File: "store/redisstore/traps_test.go", Line: `func TestUncontendedIsOneCommandEach(t *testing.T) {`},
+			{File: "store/zkstore/cost_test.go", Line: `t.Run("nobody else, a known key", func(t *testing.T) {`},
+		},
+		Run: commandsPerLock,
 	},
 }
 
@@ -63,10 +66,7 @@ type kindOfStore struct {
 // everyStore starts a server for each store, behind proxies that count requests if counted
 // is set. Stores whose servers are not installed are absent.
 func everyStore(ctx context.Context, r *lab.Run, counted bool) (all []kindOfStore, absent []string, err error) {
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return nil, nil, err
-	}
+	folder := r.Site.Folder()
 	none := func() (int64, error) { return 0, nil }
 	all = append(all, kindOfStore{text("memory", "内存"), "memory:", none}, kindOfStore{lab.Plain("SQLite"), "sqlite:" + filepath.Join(folder, "locks.db"), none})
 	var nodes []*testserver.RedisServer // of the Redis or Redlock that was started last
@@ -288,11 +288,11 @@ func commandsPerLock(ctx context.Context, r *lab.Run) error {
 	for name, n := range cost {
 		switch name {
 		case "Redis", "PostgreSQL", "MariaDB", "ZooKeeper", "etcd":
-			if n < 1.9 || n > 2.9 {
+			if n < 1.9 || n > 2.5 { // 2, and now and then a sign of life
 				return unexpected("%s: %.2f requests for each lock", name, n)
 			}
 		case "Redlock":
-			if n < 5.9 || n > 12 {
+			if n < 5.9 || n > 9.5 { // 2 by 3, and for a lock that took longer than a millisecond 2 by 5
 				return unexpected("Redlock: %.2f requests for each lock", n)
 			}
 		}

@@ -28,7 +28,7 @@ var databases = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("The row stays: INSERT fails for everybody else, for ever, until a person deletes it.", "那一行会一直留着：别人 INSERT 永远报唯一键冲突，直到有人手工删掉。"),
 			text("A row needs an expiry, by the database's clock, and a token, so that a late holder can be told from the new one.", "行里要有过期时间（按数据库的时钟），还要有栅栏令牌，才能区分迟到的旧持有者和新持有者。"),
-			text("Baton's tables have both, and a queue, so that waiters need not try again and again.", "Baton 的表两者都有，还有一个队列，等待者不必反复重试。"),
+			text("Baton's tables have both, and a queue, so that the one who came first is the next.", "Baton 的表两者都有，还有一个队列：先到的先拿到锁。"),
 		},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`}},
 		Run:    lockTable,
@@ -38,7 +38,7 @@ var databases = []*lab.Question{
 		Topic: lab.OneServer,
 		Ask:   text("pg_advisory_lock and GET_LOCK: what happens when the connection ends?", "pg_advisory_lock、GET_LOCK：连接断了会怎样？"),
 		Answer: [3]lab.Text{
-			text("The server releases the lock at once, and nobody tells the holder, which works on beside the next one.", "服务器立刻释放锁，没有谁通知持有者；它还在工作，下一个已经拿到锁了。"),
+			text("The server releases the lock as soon as it sees that, and nobody tells the holder, which works on beside the next one.", "服务器一发现连接断开就释放锁，没有谁通知持有者；它还在工作，下一个已经拿到锁了。"),
 			text("Connections end by failover, idle timeouts, proxies and an administrator, and a pool may hide it.", "主从切换、空闲超时、代理、管理员都会断开连接，连接池还会把这件事藏起来。"),
 			text("Baton's lock is a row that belongs to no connection: it outlives one, and the lease tells its holder when it is lost.", "Baton 的锁是一行数据，不属于任何连接：断线后锁还在；真丢了，租约会通知持有者。"),
 		},
@@ -51,7 +51,7 @@ var databases = []*lab.Question{
 		Topic: lab.OneServer,
 		Ask:   text("Version column, SELECT FOR UPDATE or a distributed lock: which, when many want the same row?", "版本号乐观锁、SELECT FOR UPDATE、分布式锁：很多人抢同一行时选哪个？"),
 		Answer: [3]lab.Text{
-			text("All three keep the row right; a version column costs least while conflicts are rare, and work is thrown away with each conflict.", "三种都能保证数据正确；冲突少时版本号开销最小，每次冲突都要重做一遍。"),
+			text("All three keep the row right; a version column locks nothing and suits rare conflicts, as work is thrown away with each conflict.", "三种都能保证数据正确；版本号不加锁，适合冲突少的情况：每次冲突都要重做一遍。"),
 			text("SELECT FOR UPDATE throws nothing away, but keeps a connection and a transaction open for as long as the work takes.", "SELECT FOR UPDATE 不浪费工作，但干活期间一直占着一个连接和一个事务。"),
 			text("A lock outside of the transaction suits work that is long or does more than write that row; its token guards the write.", "工作时间长，或不止写这一行时，用事务之外的锁；写入时用栅栏令牌把关。"),
 		},
@@ -74,10 +74,7 @@ func startPostgres(r *lab.Run) *testserver.PostgresServer {
 
 func lockTable(ctx context.Context, r *lab.Run) error {
 	const ttl = time.Second
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	db, err := sql.Open("sqlite", filepath.Join(folder, "naive.db"))
 	if err != nil {
 		return err

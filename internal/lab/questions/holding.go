@@ -45,7 +45,7 @@ var holding = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("A holder that only called SET never learns it, and works on beside the next holder.", "只执行过 SET 的持有者永远不会知道，会与下一个持有者同时工作。"),
 			text("It needs no message: it knows when its last successful renewal was sent, and how long that lasts.", "不需要谁来通知：它知道最后一次成功的续期是何时发出的、能维持多久。"),
-			text("Baton ends the lease by a margin before the store could grant the lock to another.", "Baton 会留出余量，在存储可能把锁授予别人之前就结束租约。"),
+			text("Baton ends the lease by a margin before its TTL has passed in the store; until then the store grants the lock to nobody else, unless it loses data or its clock jumps.", "Baton 会留出余量，在存储里的 TTL 到期之前就结束租约；在那之前，只要存储不丢数据、时钟不跳变，锁就不会授予别人。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "loss_test.go", Line: "func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {"}},
@@ -56,9 +56,9 @@ var holding = []*lab.Question{
 		Topic: lab.Holding,
 		Ask:   text("The holder is killed by kill -9: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
 		Answer: [3]lab.Text{
-			text("When its expiry has passed: nobody releases it, and no code of the holder runs any more.", "等过期时间到：没有人来释放，持有者的代码一行也不会再执行。"),
+			text("When its expiry has passed: no code of the holder runs any more, not even a finally or a defer.", "等过期时间到：持有者的代码一行也不会再执行，finally、defer 也不例外。"),
 			text("So a lock that is renewed can have a short TTL, and a lock without renewal must have a long one.", "所以有续期的锁可以用短 TTL；没有续期的锁只能用长 TTL。"),
-			text("Baton's agent knows of the death at once, because the kernel closes the connection, and frees the lock.", "Baton 的 agent 立刻知道进程死了，因为内核会关闭连接，于是马上释放锁。"),
+			text("Baton's agent, a process beside it on the same machine, knows at once, because the kernel closes the connection, and frees the lock.", "Baton 的 agent 是同一台机器上的另一个进程：内核会关闭死掉的进程的连接，agent 立刻得知，马上释放锁。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -344,7 +344,7 @@ func killed(ctx context.Context, r *lab.Run) error {
 	t.Add("SET key value NX PX 30000", lab.Textf("not yet: PTTL %d", "尚未：PTTL %d", ms))
 	t.Add(text("baton run --ttl 2s, renewed", "baton run --ttl 2s，续期"), lab.Textf("%d ms", "%d ms", afterRun.Milliseconds()))
 	t.Add(text("session of baton agent", "baton agent 的会话"), lab.Textf("%d ms", "%d ms", afterAgent.Milliseconds()))
-	if afterAgent >= afterRun || afterRun > ttl+time.Second || ms < 20_000 {
+	if afterAgent >= ttl/2 || afterRun < ttl/2 || afterRun > ttl+time.Second || ms < 20_000 {
 		return unexpected("free after %v and %v, and %d ms left", afterAgent, afterRun, ms)
 	}
 	r.Say("The agent freed the lock %d ms after the process was killed. That of baton run, whose TTL is 2 s, was free after %d ms. SET with PX 30000 still had %d ms to go.",

@@ -39,9 +39,9 @@ var limiting = []*lab.Question{
 		Topic: lab.Limits,
 		Ask:   text("Into how many parts should a sliding window be cut?", "滑动窗口应该切成多少格？"),
 		Answer: [3]lab.Text{
-			text("As most books have it, the window is late by no part but early by one: with few parts far more than the limit passes.", "书上常见的写法会提前一格归还额度：格数越少，超出限额越多。"),
+			text("As most books have it, the window gives room back up to one part too early: the fewer the parts, the more can pass beyond the limit.", "书上常见的写法最多会提前一格归还额度：格数越少，可能超出的限额越多。"),
 			text("Baton counts one part more and never exceeds the limit; there few parts only mean that it allows less than it could.", "Baton 多算一格，永远不超限；格数少只意味着放行得比本可以放行的少。"),
-			text("Memory grows with the parts, so 10 to 60 are enough; a log of every request is exact, and keeps a number for each.", "内存随格数增长，10 到 60 格就够了；滑动日志最精确，但每个请求都要存一个数。"),
+			text("Memory grows with the parts, and 10 to 60 are enough for most; a log of every request is exact, and keeps a number or two for each.", "内存随格数增长，多数情况 10 到 60 格就够了；滑动日志是精确的，但每个请求都要存一两个数。"),
 		},
 		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`}},
 		Run:    slidingParts,
@@ -52,7 +52,7 @@ var limiting = []*lab.Question{
 		Ask:   text("Leaky bucket or token bucket: what is the difference?", "漏桶和令牌桶有什么区别？"),
 		Answer: [3]lab.Text{
 			text("A token bucket lets a burst pass at once, up to the tokens that it has saved; after that, the rate.", "令牌桶攒了多少令牌，突发流量就能立刻通过多少；之后按速率放行。"),
-			text("A leaky bucket lets nothing pass faster than the rate: a burst is queued, and each request is told when its turn is.", "漏桶的出口永远不快于设定速率：突发流量排队，每个请求都知道自己要等多久。"),
+			text("A leaky bucket that queues lets nothing pass faster than the rate: a burst waits in it, each request is told for how long, and what does not fit is refused.", "用来排队的漏桶，出口永远不快于设定速率：突发流量在桶里排队，每个请求都被告知要等多久，桶满之后的直接拒绝。"),
 			text("Take the token bucket if bursts are welcome, and the leaky bucket if what stands behind it bears no burst.", "能接受突发就用令牌桶；下游扛不住突发就用漏桶。"),
 		},
 		Proofs: []lab.Proof{
@@ -84,7 +84,7 @@ var limiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("If it counts, a client that retries faster than the limit never gets in again: its own retries keep the window full.", "如果计数，重试频率高于限额的客户端就再也进不来：它自己的重试把窗口一直占满。"),
 			text("The usual ZADD, ZCARD in MULTI does so, because the request is added before the count is known.", "常见的 MULTI 里 ZADD 再 ZCARD 就是这样：还不知道是否超限，就先记上了。"),
-			text("With Baton a refusal takes nothing, and says after what time a retry is allowed.", "Baton 的拒绝不消耗任何额度，并告知多久之后重试会被放行。"),
+			text("With Baton a refusal takes nothing, and says after what time a retry is allowed if nobody else was faster.", "Baton 的拒绝不消耗任何额度，并告知多久之后重试会被放行（只要没有别人抢先）。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `t.Fatalf("asking made %v of %v", s, before)`}},
@@ -108,9 +108,9 @@ var limiting = []*lab.Question{
 		Topic: lab.Limits,
 		Ask:   text("Fixed and sliding window, log, token and leaky bucket: what does each do with the same traffic?", "固定窗口、滑动窗口、滑动日志、令牌桶、漏桶：同样的流量下各自怎么表现？"),
 		Answer: [3]lab.Text{
-			text("The fixed window lets nearly twice the limit pass around a boundary; the estimate of two counters is better, and not exact.", "固定窗口在边界附近能放行近两倍的限额；两个计数器的估算好一些，但不精确。"),
+			text("The fixed window lets up to twice the limit pass around a boundary; the estimate of two counters is better, and not exact.", "固定窗口在边界附近最多放行两倍的限额；两个计数器的估算好一些，但不精确。"),
 			text("The sliding window and the log never exceed the limit in any minute; a token bucket may by its burst.", "滑动窗口和滑动日志在任意一分钟内都不超限；令牌桶可能超出一个突发量。"),
-			text("The leaky bucket alone makes the flow even, at the price of waiting.", "只有漏桶能把流量整平，代价是等待。"),
+			text("The leaky bucket alone makes the flow even, at the price of waiting.", "只有漏桶能削峰、把流量整平，代价是等待。"),
 		},
 		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`}},
 		Run:    allAlgorithms,
@@ -202,7 +202,7 @@ func slidingParts(_ context.Context, r *lab.Run) error {
 	strict := &lab.Line{Name: text("Baton", "Baton")}
 	r.Chart(&lab.Chart{
 		X: text("parts of the window", "窗口的格数"), Y: text("most allowed within any minute", "任意一分钟内最多放行"), LogX: true,
-		Lines: []*lab.Line{books, strict}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
+		Lines: []*lab.Line{strict, books}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
 	})
 	t := r.Table(text("parts", "格数"), text("as in books: most in a minute", "书上的写法：一分钟内最多"), text("Baton: most in a minute", "Baton：一分钟内最多"),
 		text("Baton: allowed in all", "Baton：共放行"), text("numbers kept for a key", "每个键保存的数"))
@@ -508,7 +508,7 @@ func localTimesN(ctx context.Context, r *lab.Run) error {
 	}
 	r.Chart(&lab.Chart{
 		X: text("processes", "进程数"), Y: text("allowed (limit: 100 per hour)", "放行（限额每小时 100）"),
-		Lines: []*lab.Line{local, shared}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
+		Lines: []*lab.Line{shared, local}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
 	})
 	r.Say("8 processes with a limit of 100 each let %.0f pass; with one Redis between them, %.0f.", "8 个进程各自限 100，一共放行 %.0f 个；共用一个 Redis，放行 %.0f 个。", local.Points[3][1], shared.Points[3][1])
 	return nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,7 +26,7 @@ var majority = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Two: a lock needs three of five, whichever three they are.", "两个：加锁需要五个中的三个，哪三个都行。"),
 			text("With three down nobody gets a lock, and every attempt ends with an error.", "宕机三个之后谁都拿不到锁，每次尝试都会返回错误。"),
-			text("Servers that refuse connections cost no time; Baton asks all at the same time, so the slowest of the three that are needed decides.", "拒绝连接的节点不耗时间；Baton 并行请求各节点，耗时取决于所需三个里最慢的那个。"),
+			text("Servers that refuse connections cost no time; Baton asks three at the same time, and others in place of those that do not answer, so the slowest of the three that count decides.", "拒绝连接的节点不耗时间；Baton 并行请求三个节点，不应答的换成别的节点，耗时取决于算数的三个里最慢的那个。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "store/redlock/faults_test.go", Line: `func TestSilentServersDelayNobody(t *testing.T) {`}, {File: "store/redlock/faults_test.go", Line: `func TestMinorityIsLost(t *testing.T) {`}},
@@ -36,7 +37,7 @@ var majority = []*lab.Question{
 		Topic: lab.Majority,
 		Ask:   text("Redlock: what if a server restarts and has forgotten its locks?", "Redlock：某个节点重启后丢了锁数据，会怎样？"),
 		Answer: [3]lab.Text{
-			text("It gives the same lock away a second time: with the two servers that never had it, that is a second majority.", "它会把同一把锁再发一次：加上两个本来就没有这把锁的节点，又凑成一个多数派。"),
+			text("It gives the same lock away a second time: with two servers that never had it, that is a second majority.", "它会把同一把锁再发一次：加上另外两个本来就没有这把锁的节点，又凑成一个多数派。"),
 			text("The remedy is to let a server that restarted abstain for the longest TTL, or to write every command to disk before it is answered.", "办法是让重启的节点在最长 TTL 内不参与投票，或者每条命令先落盘再应答。"),
 			text("Baton counts no vote of a server that started less than longest-ttl ago, unless the URL says durable=true.", "启动时间还不到 longest-ttl 的节点，Baton 不计它的票，除非 URL 里写了 durable=true。"),
 		},
@@ -50,8 +51,8 @@ var majority = []*lab.Question{
 		Ask:   text("Redlock: what if the clock of a server jumps ahead?", "Redlock：节点的时钟向前跳了会怎样？"),
 		Answer: [3]lab.Text{
 			text("The lock ends on that server; while three of five still have it, nobody else gets in.", "锁在那个节点上过期；只要五个里还有三个保留着锁，别人就进不来。"),
-			text("If the clocks of three jump, a second client gets a majority while the first believes in its own: Redlock depends on time, and Baton on top of it does, too.", "如果三个节点的时钟一起跳，第二个客户端会拿到多数派，而第一个还以为自己持有：Redlock 依赖时间，建在它之上的 Baton 也一样。"),
-			text("Baton notices at its next renewal, within a third of the TTL, and the next holder's token is higher, so that what is protected can refuse the old one.", "Baton 在下一次续期时（TTL 的三分之一之内）就会发现；新持有者的栅栏令牌更大，被保护的资源可以据此拒绝旧持有者。"),
+			text("If the clocks of any three jump, a second client gets a majority of SET NX PX while the first believes in its own; of Baton it gets one at once if these are the three that it asks first: both depend on time.", "如果任意三个节点的时钟一起跳，第二个客户端用 SET NX PX 就能拿到多数派，而第一个还以为自己持有；用 Baton 时，跳变的正是最先被问的三个节点，才会立刻拿到：两者都依赖时间。"),
+			text("Baton's first holder notices at its next renewal, which is due within a third of the TTL, and the next holder's token is higher, so that what is protected can refuse the old one.", "Baton 的旧持有者在下一次续期时（间隔为 TTL 的三分之一）就会发现；新持有者的栅栏令牌更大，被保护的资源可以据此拒绝旧持有者。"),
 		},
 		Needs:  []lab.Server{lab.Redis, lab.Faketime},
 		Proofs: []lab.Proof{{File: "store/redlock/validity_test.go", Line: `func TestTwoClocksJump(t *testing.T) {`}, {File: "store/redlock/faults_test.go", Line: `func TestTokensRiseBetweenMajorities(t *testing.T) {`}},
@@ -63,7 +64,7 @@ var majority = []*lab.Question{
 		Ask:   text("A cluster of 3, 4 or 5: how many may fail?", "3、4、5 个节点的集群：最多能坏几个？"),
 		Answer: [3]lab.Text{
 			text("f of 2f + 1: a majority has to be left, and it is counted of all members, not of those that live.", "2f+1 个里最多坏 f 个：剩下的必须是多数派，而且按全部成员算，不是按存活的算。"),
-			text("Four tolerate one failure, like three: the fourth adds a member that can fail, and nothing else.", "四个和三个一样，只能坏一个：第四个只是多了一个可能坏的成员。"),
+			text("Four tolerate one failure, like three: the fourth adds a member that can fail, and no failure that is tolerated.", "四个和三个一样，只能坏一个：第四个只是多了一个可能坏的成员，容错能力没有增加。"),
 			text("So the usual numbers are odd; Baton's Redlock refuses an even number of servers.", "所以通常用奇数个；Baton 的 Redlock 拒绝偶数个节点。"),
 		},
 		Needs:  []lab.Server{lab.Etcd},
@@ -76,8 +77,8 @@ var majority = []*lab.Question{
 		Ask:   text("Two clients and four servers: can both lose?", "两个客户端抢四个节点：会不会谁都抢不到？"),
 		Answer: [3]lab.Text{
 			text("Yes: two servers each is a majority for neither, and if both try again after the same time, it happens again.", "会：各占两个节点，谁都不够多数；如果双方等同样长的时间再试，又会各占两个。"),
-			text("Retries after random delays end that sooner or later, and an odd number of servers makes it rarer.", "随机延迟后重试，迟早能分出胜负；奇数个节点让这种情况更少见。"),
-			text("Baton's waiters queue on one of the servers, and only the head asks the majority, so they do not split the votes.", "Baton 的等待者先在其中一个节点上排队，只有队首去争多数派，因此不会瓜分选票。"),
+			text("Retries after random delays end that sooner or later; with an odd number of servers two clients cannot split all votes evenly, but three can.", "随机延迟后重试，迟早能分出胜负；奇数个节点时，两个客户端不会平分全部选票，三个客户端却可能谁都不够多数。"),
+			text("Baton's waiters queue on one of the servers, and only the head asks the others, so they do not split the votes.", "Baton 的等待者先在其中一个节点上排队，只有队首去问其他节点，因此不会瓜分选票。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "store/redlock/validity_test.go", Line: `func TestNoSplitVotes(t *testing.T) {`}},
@@ -277,8 +278,7 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		clocks[server], nodes = clock, append(nodes, server)
 	}
 	nameRedis(r, nodes[0])
-	// Baton sorts the servers and asks the first three first. Had one of these kept its clock,
-	// that would be enough to refuse B.
+	// Baton sorts the servers, and asks the first three first.
 	slices.SortFunc(nodes, func(a, b *testserver.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
 	url := "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	locksA, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
@@ -292,8 +292,16 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 	naiveA, naiveB := r.Lane(text("SET NX PX: A", "SET NX PX：A")), r.Lane(text("SET NX PX: B", "SET NX PX：B"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
 	t := r.Table(text("clocks that jump", "跳变的时钟"), text("SET NX PX: votes for B", "SET NX PX：B 的票"), text("Baton: B", "Baton：B"), text("Baton: A", "Baton：A"))
-	for jumps := 1; jumps <= 3; jumps++ {
-		key := fmt.Sprint("order/", jumps)
+	for round, one := range []struct {
+		name    lab.Text
+		jumping naiveRedlock
+	}{
+		{text("1", "1"), nodes[:1]},
+		{text("2", "2"), nodes[:2]},
+		{text("3, one of them asked first", "3，其中一个最先被问"), nodes[2:]},
+		{text("3, those that are asked first", "3，正是最先被问的"), nodes[:3]},
+	} {
+		key := fmt.Sprint("order/", round)
 		lease, err := lockWhenPossible(ctx, locksA, key)
 		if err != nil {
 			return err
@@ -310,7 +318,8 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 			}
 		}
 		nodes.take("naive"+key, "A", time.Minute)
-		if jumps == 3 {
+		last := round == 3
+		if last {
 			r.Start()
 			naiveA.Begin(lab.Holds, lab.Text{})
 			batonA.Begin(lab.Holds, lab.Text{})
@@ -318,26 +327,31 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 				return err
 			}
 		}
-		for _, n := range nodes[:jumps] {
-			clocks[n].Set(time.Duration(jumps) * time.Hour)
+		for _, n := range one.jumping {
+			clocks[n].Set(time.Duration(round+1) * time.Hour)
 		}
 		votes := nodes.take("naive"+key, "B", time.Minute)
 		second, err := locksB.TryLock(ctx, key)
 		for err != nil && !errors.Is(err, baton.ErrHeld) && ctx.Err() == nil { // no answer in time: the machine is busy
 			second, err = locksB.TryLock(ctx, key)
 		}
-		if jumps < 3 {
-			if votes != jumps || !errors.Is(err, baton.ErrHeld) || lease.Err() != nil {
-				return unexpected("after %d jumps B had %d votes, Baton answered %v to B, and A: %v", jumps, votes, err, lease.Err())
+		if !last {
+			keeps, state := votes < 3, text("holds", "持有")
+			if !keeps {
+				state = text("loses it at its next renewal", "下一次续期时丢锁")
 			}
-			t.Add(jumps, votes, text("refused: A holds", "被拒绝：A 持有"), text("holds", "持有"))
-			if err := lease.Unlock(); err != nil {
+			_, renewed := lease.Extend(ctx)
+			if votes != len(one.jumping) || !errors.Is(err, baton.ErrHeld) || (renewed == nil) != keeps || !keeps && !errors.Is(renewed, baton.ErrLost) {
+				return unexpected("%s: B had %d votes, Baton answered %v to B, and %v to A's renewal", one.name.EN, votes, err, renewed)
+			}
+			t.Add(one.name, votes, text("refused: A holds", "被拒绝：A 持有"), state)
+			if err := lease.Unlock(); keeps && err != nil {
 				return err
 			}
 			continue
 		}
 		if err != nil || votes != 3 || second.Token() <= lease.Token() {
-			return unexpected("after three jumps B had %d votes, and Baton answered %v", votes, err)
+			return unexpected("%s: B had %d votes, and Baton answered %v", one.name.EN, votes, err)
 		}
 		jumped := r.Since()
 		naiveA.Begin(lab.Wrong, lab.Text{})
@@ -357,9 +371,9 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		if err := wait(ctx, 500*time.Millisecond); err != nil {
 			return err
 		}
-		t.Add(3, votes, text("granted", "获得锁"), lab.Textf("believed for %d ms more", "又相信了 %d ms", told.Milliseconds()))
-		r.Say("One or two clocks that jump harm nothing. After three, SET NX PX gave B 3 votes, and A would not have noticed before its TTL ended; Baton granted B, too, and A learned it %d ms later. The token of B was higher.",
-			"一两个时钟跳变没有危害。三个跳变后，SET NX PX 给了 B 3 票，A 在 TTL 结束之前毫不知情；Baton 也把锁授予了 B，A 在 %d ms 之后得知。B 的令牌更大。", told.Milliseconds())
+		t.Add(one.name, votes, text("granted", "获得锁"), lab.Textf("believed for %d ms more", "又相信了 %d ms", told.Milliseconds()))
+		r.Say("One or two clocks that jump harm nothing. After any three, SET NX PX gave B 3 votes, and A would not have noticed before its TTL ended. Baton granted B, too, after the three that it asks first, and A learned it %d ms later. The token of B was higher.",
+			"一两个时钟跳变没有危害。任意三个跳变后，SET NX PX 都给了 B 3 票，A 在 TTL 结束之前毫不知情。如果跳变的正是最先被问的三个，Baton 也把锁授予了 B，A 在 %d ms 之后得知。B 的令牌更大。", told.Milliseconds())
 		return second.Unlock()
 	}
 	return nil
@@ -418,7 +432,7 @@ func howManyMayFail(ctx context.Context, r *lab.Run) error {
 func evenSplit(ctx context.Context, r *lab.Run) error {
 	const ttl = 10 * time.Second
 	nodes, _ := startRedisNodes(r, 4, true)
-	a, b := r.Lane(text("A: two of four servers", "A：四个节点抢到两个")), r.Lane(text("B: two of four servers", "B：四个节点抢到两个"))
+	a, b := r.Lane(text("A: four servers", "A：四个节点")), r.Lane(text("B: four servers", "B：四个节点"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
 	r.Start()
 
@@ -481,10 +495,19 @@ func evenSplit(ctx context.Context, r *lab.Run) error {
 		tries[end.who] = end.tries
 	}
 
-	// Baton, on three of them: an even number it refuses.
-	batonTries := map[string]int{}
+	// Baton, on three of them: an even number it refuses. Another client holds until both
+	// wait, and the servers show where.
+	url := "redlock://" + strings.Join(testserver.Addrs(nodes[:3]), ",") + "?durable=true"
+	other, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	held, err := lockWhenPossible(ctx, other, "order/42")
+	if err != nil {
+		return err
+	}
 	for who, lane := range map[string]*lab.Lane{"A": batonA, "B": batonB} {
-		locks, _, err := lockerAt(ctx, r, "redlock://"+strings.Join(testserver.Addrs(nodes[:3]), ",")+"?durable=true", baton.Config{TTL: ttl})
+		locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
 		if err != nil {
 			return err
 		}
@@ -497,21 +520,42 @@ func evenSplit(ctx context.Context, r *lab.Run) error {
 				lane.End()
 				err = errors.Join(err, lease.Unlock())
 			}
-			done <- result{who, 1, err}
+			done <- result{who: who, err: err}
 		}()
 	}
+	queues, positions := 0, 0
+	for positions < 2 {
+		queues, positions = 0, 0
+		for _, n := range nodes[:3] {
+			answer, err := n.Do("LLEN", "baton:q:{order/42}")
+			if err != nil {
+				return err
+			}
+			if waiters, _ := strconv.Atoi(answer); waiters > 0 {
+				queues, positions = queues+1, positions+waiters
+			}
+		}
+		if err := wait(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	if err := held.Unlock(); err != nil {
+		return err
+	}
 	for range 2 {
-		end := <-done
-		if end.err != nil {
+		if end := <-done; end.err != nil {
 			return end.err
 		}
-		batonTries[end.who] = end.tries
+	}
+	if queues != 1 || positions != 2 {
+		return unexpected("%d servers have a queue, with %d positions", queues, positions)
 	}
 	t := r.Table(text("way", "方式"), text("attempts of A", "A 的尝试次数"), text("attempts of B", "B 的尝试次数"))
 	t.Add(text("4 servers, the same delay", "4 个节点，固定延迟"), text("4: nobody wins", "4 次：谁都没抢到"), text("4: nobody wins", "4 次：谁都没抢到"))
 	t.Add(text("4 servers, random delays", "4 个节点，随机延迟"), tries["A"], tries["B"])
-	t.Add(text("Baton, 3 servers", "Baton，3 个节点"), batonTries["A"], batonTries["B"])
-	r.Say("Four rounds in step gave each two votes of four, and nobody the lock. With random delays A needed %d attempts and B %d, because the one who is refused tries again and again; with Baton each called Lock once.",
-		"同步的四轮里双方各得四票中的两票，谁都没拿到锁。改为随机延迟后，A 试了 %d 次，B 试了 %d 次，因为被拒绝的一方要反复重试；用 Baton 时双方各调用一次 Lock。", tries["A"], tries["B"])
+	t = r.Table(text("A and B wait", "A、B 都在等待"), text("servers with a queue", "有队列的节点数"), text("positions in it", "队列里的位置数"))
+	t.Add(text("Baton, 3 servers", "Baton，3 个节点"), queues, positions)
+	r.Say("Four rounds in step gave each two votes of four, and nobody the lock. With random delays A needed %d attempts and B %d, because the one who is refused tries again and again. Of Baton's %d servers %d had a queue, with both waiters in it, and each was granted the lock by one call of Lock.",
+		"同步的四轮里双方各得四票中的两票，谁都没拿到锁。改为随机延迟后，A 试了 %d 次，B 试了 %d 次，因为被拒绝的一方要反复重试。Baton 的 %d 个节点里有 %d 个有队列，双方都排在里面，各调用一次 Lock 就拿到了锁。", tries["A"], tries["B"], 3, queues)
 	return nil
 }

@@ -28,8 +28,8 @@ var idempotency = []*lab.Question{
 		Topic: lab.Once,
 		Ask:   text("Is business number plus timestamp a good idempotency key?", "用“业务单号 + 时间戳”做幂等键，行不行？"),
 		Answer: [3]lab.Text{
-			text("No: a retry comes later, so it has another timestamp, another key, and runs a second time.", "不行：重试来得更晚，时间戳变了，键就变了，于是又执行一次。"),
-			text("The key has to be what stays the same through all retries: the number of the order alone.", "幂等键必须在所有重试中保持不变：只用订单号。"),
+			text("Not if the timestamp is that of the request: a retry comes later, so it has another timestamp, another key, and runs a second time.", "如果取的是请求时间，就不行：重试来得更晚，时间戳变了，键就变了，于是又执行一次。"),
+			text("The key has to stay the same through all retries: the number of the order alone.", "幂等键在所有重试中必须保持不变：只用订单号。"),
 			text("If one order may be redeemed several times, the client makes a number for each, before the first try, and keeps it.", "同一订单允许多次操作时，客户端在第一次尝试之前为每次操作生成一个流水号，重试时沿用。"),
 		},
 		Proofs: []lab.Proof{{File: "once/once_test.go", Line: `func TestAnOrderIsRedeemedOnce(t *testing.T) {`}},
@@ -40,7 +40,7 @@ var idempotency = []*lab.Question{
 		Topic: lab.Once,
 		Ask:   text("Mark it as done before the work, or after it: which is right if the program crashes?", "先记“已处理”再执行，还是先执行再记？崩溃了怎么办？"),
 		Answer: [3]lab.Text{
-			text("Neither: marked before, the work is lost after a crash; marked after, it is done twice.", "都不对：先记，崩溃后这件事就丢了；后记，崩溃后会执行两次。"),
+			text("Neither, unless mark and work commit in one transaction: marked before, the work is lost if the program crashes in between; marked after, it is done twice.", "都不对，除非标记和业务在同一个事务里提交：先记，中途崩溃，这件事就丢了；后记，中途崩溃，就会执行两次。"),
 			text("baton once notes that an attempt begins, and only a success as done: after a crash the next caller runs it again.", "baton once 先记录“开始尝试”，成功了才记为完成：崩溃之后，下一个调用者再执行。"),
 			text("That attempt has a higher token and knows that it is the second, so it can look for what the first has done.", "新的尝试带着更大的栅栏令牌，也知道自己是第二次，于是可以先查上一次做到了哪里。"),
 		},
@@ -55,7 +55,7 @@ var idempotency = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("The same result as before: an error such as \"duplicate request\" leaves the client without its receipt.", "应返回和第一次相同的结果：只回“重复请求”，客户端就永远拿不到回执。"),
 			text("So it is not enough to remember that a request was there; its result has to be kept.", "所以只记住“来过”不够，还要保存结果。"),
-			text("Baton's once keeps the result and gives it to every later caller, also to one that comes while the first still runs.", "Baton 的 once 保存结果，之后的调用者都拿到同一份；第一次还没执行完就来的，也会等到同一份。"),
+			text("Baton's once keeps the result for 24 hours, or as long as you say, and gives it to every later caller, also to one that comes while the first still runs.", "Baton 的 once 默认把结果保存 24 小时（可以配置），之后的调用者都拿到同一份；第一次还没执行完就来的，也会等到同一份。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "once/once_test.go", Line: `func TestRunsOnceAndAnswersEverybody(t *testing.T) {`}},
@@ -73,18 +73,8 @@ func runnerAt(ctx context.Context, r *lab.Run, url string) (*once.Runner, error)
 	return once.New(store, once.Config{})
 }
 
-// scratchFolder is a folder that is removed with the experiment.
-func scratchFolder(r *lab.Run) (string, error) {
-	folder, err := os.MkdirTemp("", "baton-lab-")
-	r.Site.Cleanup(func() { _ = os.RemoveAll(folder) })
-	return folder, err
-}
-
 func numberAndTimestamp(ctx context.Context, r *lab.Run) error {
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	runner, err := runnerAt(ctx, r, "sqlite:"+filepath.Join(folder, "locks.db"))
 	if err != nil {
 		return err
@@ -143,10 +133,7 @@ func numberAndTimestamp(ctx context.Context, r *lab.Run) error {
 
 func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	server := startRedis(r)
-	folder, err := scratchFolder(r)
-	if err != nil {
-		return err
-	}
+	folder := r.Site.Folder()
 	before := r.Lane(text("marked before the work", "先记后做"))
 	after := r.Lane(text("marked after the work", "先做后记"))
 	first := r.Lane(text("baton once: attempt 1", "baton once 第 1 次"))

@@ -114,7 +114,7 @@ func pollingOrPush(ctx context.Context, r *lab.Run) error {
 		requests, total = sentAfter-sentBefore, after-before
 	}
 	pushed, within := float64(requests)/waiters, float64(total-requests)/waiters
-	if pushed >= polled {
+	if pushed > polled/2 {
 		return unexpected("%v commands of those who poll, and %v of Baton, for each hand-over", polled, pushed)
 	}
 	t := r.Table(text("10 waiters, each holds for 200 ms", "10 个等待者，各持有 200 ms"), text("commands sent for each hand-over", "每次移交发送的命令数"), text("commands within scripts", "脚本内部的命令数"))

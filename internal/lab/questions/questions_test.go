@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -24,7 +23,7 @@ var pictures = flag.String("pictures", "", "write the records and pictures of th
 // says.
 func TestQuestions(t *testing.T) {
 	t.Parallel()
-	command := buildCommand(t)
+	command := testserver.Baton(t) // experiments kill it
 	for _, q := range All() {
 		t.Run(q.Name, func(t *testing.T) {
 			t.Parallel()
@@ -90,16 +89,6 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NewClock(t)
 		}
 	}
-}
-
-// buildCommand builds the command baton, which experiments kill.
-func buildCommand(t *testing.T) string {
-	path := filepath.Join(t.TempDir(), "baton")
-	build := exec.Command("go", "build", "-o", path, "../../../cmd/baton")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return path
 }
 
 func draw(t *testing.T, q *lab.Question, r *lab.Record, l lab.Language, width int) []byte {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -24,7 +25,7 @@ var redis = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("The lock has no expiry yet, and so it stays for ever: a deadlock that a person has to find.", "锁还没有过期时间，于是永远留在那里：死锁，只能靠人来清理。"),
 			text("One command sets value and expiry together: SET key value NX PX ttl.", "用一条命令同时写入值和过期时间：SET key value NX PX ttl。"),
-			text("Baton does so; after a crash the lock is free within its TTL.", "Baton 就是这样做的；崩溃之后，锁最迟在 TTL 内释放。"),
+			text("Baton on Redis does so; after a crash the lock is free within its TTL.", "Baton 在 Redis 上就是这样做的；崩溃之后，锁最迟在一个 TTL 内释放。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`}},
@@ -62,8 +63,8 @@ var redis = []*lab.Question{
 		Ask:   text("Redis fails over: can two clients hold the same lock?", "Redis 主从切换时，两个客户端会同时持有同一把锁吗？"),
 		Answer: [3]lab.Text{
 			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、副本得知之前就可能宕机。"),
-			text("The replica is promoted, does not know the lock, and grants it again; no client on Redis can prevent that, Baton included.", "副本被提升为主节点，并不知道这把锁，于是再次授予；任何 Redis 客户端都无法避免，Baton 也不例外。"),
-			text("Baton's tokens rise all the same, so a resource that checks the token refuses the late write.", "但 Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
+			text("The replica is promoted, does not know the lock, and grants it again; WAIT makes that rarer, and Baton does not prevent it, either.", "副本被提升为主节点，并不知道这把锁，于是再次授予；WAIT 只能降低概率，Baton 也无法避免。"),
+			text("Baton's tokens rise all the same if the clocks of the servers agree and only one primary grants, so a resource that checks the token refuses the late write.", "只要各服务器时钟一致，而且没有脑裂（同一时刻只有一个主节点在授予锁），Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -78,7 +79,7 @@ var redis = []*lab.Question{
 		Ask:   text("SET NX was done, but its answer was lost: what does a client do that tries again?", "SET NX 已执行，但响应丢了：客户端重试会怎样？"),
 		Answer: [3]lab.Text{
 			text("It is refused by its own lock, and waits until that expires.", "它被自己的锁挡住，只能等到锁过期。"),
-			text("It cannot tell its lock from that of another, unless the value says who asked.", "它分不清是自己的锁还是别人的锁，除非 value 说明是谁加的。"),
+			text("It cannot tell its lock from that of another, unless it looks at the value and the value says who asked.", "它分不清是自己的锁还是别人的锁，除非 value 说明是谁加的，而且它去看了。"),
 			text("Each acquisition of Baton has an ID: asked again with the same ID, the store answers that it is granted.", "Baton 的每次获取都有 ID：用同一个 ID 再问，存储会回答已经授予。"),
 		},
 		Needs: []lab.Server{lab.Redis},
@@ -94,10 +95,10 @@ var redis = []*lab.Question{
 		Ask:   text("SETNX with the expiry by the client's clock as value: what if a clock is ahead?", "value 存客户端时钟算出的过期时间（SETNX+GETSET），时钟快了会怎样？"),
 		Answer: [3]lab.Text{
 			text("A client whose clock is ahead takes a lock that is held: to it the lock has expired.", "时钟快的客户端会抢走别人正持有的锁：在它看来锁已过期。"),
-			text("One whose clock is behind waits for a dead holder that much longer.", "时钟慢的客户端会多等死掉的持有者那么久。"),
-			text("Only one clock may count, that of the server: SET PX, and Baton on each store, keep to it.", "只能以一个时钟为准，即服务器的时钟：SET PX 如此，Baton 在每种存储上也如此。"),
+			text("One whose clock is behind waits longer for a dead holder, by as much as its clock is behind.", "持有者崩溃后，时钟慢的客户端要多等一段时间：慢多少，就多等多少。"),
+			text("A client may only say how long: the server that keeps the lock counts by its own clock, with SET PX and with Baton on every server.", "客户端只能说“多长时间”，由保存锁的服务器按自己的时钟计时：SET PX 如此，Baton 在每种服务器上也如此。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
+		Needs:  []lab.Server{lab.Redis, lab.Faketime},
 		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a grant stands for its whole TTL",`}},
 		Run:    clientClock,
 	},
@@ -172,7 +173,7 @@ func setnxExpire(ctx context.Context, r *lab.Run) error {
 	t := r.Table(text("way", "方式"), text("PTTL of the lock after the crash", "崩溃后锁的 PTTL"), text("free after", "多久后可用"))
 	t.Add("SETNX, EXPIRE", left, text("never", "永远不"))
 	t.Add("SET NX PX (Baton)", text("at most 1500 ms", "最多 1500 ms"), free.Round(10*time.Millisecond))
-	if taken != "0" || left != "-1" || free > ttl+500*time.Millisecond {
+	if taken != "0" || left != "-1" || free < ttl/2 || free > ttl+time.Second { // earlier: somebody released it
 		return unexpected("SETNX answered %s, PTTL %s, and B had to wait %v", taken, left, free)
 	}
 	r.Say("After the crash the key of SETNX has a PTTL of -1: it never expires. B got Baton's lock %d ms after the crash of A, whose TTL was 1500 ms.",
@@ -412,7 +413,10 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 	server := startRedis(r)
 	wire := faultproxy.New(r.Site, server.Addr)
 	behind := &testserver.RedisServer{Addr: wire.Addr} // the same server, by way of the wire
-	locks, _, err := lockerAt(ctx, r, "redis://"+wire.Addr, baton.Config{TTL: ttl})
+	var refusedOfBaton atomic.Int64
+	locks, _, err := lockerAt(ctx, r, "redis://"+wire.Addr, baton.Config{TTL: ttl, Events: &baton.Events{
+		Waiting: func(context.Context, baton.LockEvent) { refusedOfBaton.Add(1) },
+	}})
 	if err != nil {
 		return err
 	}
@@ -464,9 +468,9 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 	}
 	t := r.Table(text("the answer to the first request is lost", "第一次请求的响应丢失"), text("refused afterwards", "之后被拒绝"), text("the lock after", "多久后拿到锁"))
 	t.Add("SET NX PX 1500", lab.Textf("%d times", "%d 次", refused), lab.Textf("%d ms", "%d ms", waited.Milliseconds()))
-	t.Add("Baton", lab.Textf("%d times", "%d 次", 0), lab.Textf("%d ms", "%d ms", waitedOfBaton.Milliseconds()))
-	if broken == nil || owner != "A" || refused == 0 || waitedOfBaton >= ttl/2 || waited <= ttl/2 {
-		return unexpected("the first SET: %v; GET %q; refused %d times; the lock after %v and %v", broken, owner, refused, waited, waitedOfBaton)
+	t.Add("Baton", lab.Textf("%d times", "%d 次", refusedOfBaton.Load()), lab.Textf("%d ms", "%d ms", waitedOfBaton.Milliseconds()))
+	if broken == nil || owner != "A" || refused == 0 || refusedOfBaton.Load() != 0 || waitedOfBaton >= ttl/2 || waited <= ttl/2 {
+		return unexpected("the first SET: %v; GET %q; refused %d and %d times; the lock after %v and %v", broken, owner, refused, refusedOfBaton.Load(), waited, waitedOfBaton)
 	}
 	r.Say("The server had the lock of A from the first request on, and refused A %d times: A had it after %d ms, when it had expired. Baton had its lock after %d ms.",
 		"服务器从第一次请求起就有 A 的锁，却拒绝了 A %d 次：%d ms 之后锁过期，A 才拿到。Baton %d ms 之后就拿到了锁。", refused, waited.Milliseconds(), waitedOfBaton.Milliseconds())
@@ -474,14 +478,35 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 }
 
 func clientClock(ctx context.Context, r *lab.Run) error {
-	const holds, ahead = 3 * time.Second, 5 * time.Second
+	const holds, off = 3 * time.Second, 5 * time.Second
 	server := startRedis(r)
-	locks, _, err := lockerAt(ctx, r, "redis://"+server.Addr, baton.Config{})
-	if err != nil {
-		return err
-	}
+	clocks := []time.Duration{0, off, -off} // of the client that waits, from what is right
 	naiveA, naiveB := r.Lane(text("GETSET: A", "GETSET：A")), r.Lane(text("GETSET: B, clock +5 s", "GETSET：B，时钟快 5 s"))
-	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
+	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B, clock +5 s", "Baton：B，时钟快 5 s"))
+
+	// The clock of Baton's process is that of this machine. So it is the server's that is
+	// changed: a client is ahead of a server that is behind.
+	var servers []*testserver.RedisServer
+	var leases []*baton.Lease
+	var others []*baton.Locker
+	for _, clock := range clocks {
+		c := testserver.NewClock(r.Site)
+		c.Set(-clock)
+		s := c.Redis()
+		locks, _, err := lockerAt(ctx, r, "redis://"+s.Addr, baton.Config{TTL: holds})
+		if err != nil {
+			return err
+		}
+		other, _, err := lockerAt(ctx, r, "redis://"+s.Addr, baton.Config{TTL: holds})
+		if err != nil {
+			return err
+		}
+		lease, err := locks.Lock(ctx, "order/42")
+		if err != nil {
+			return err
+		}
+		servers, leases, others = append(servers, s), append(leases, lease), append(others, other)
+	}
 	r.Start()
 
 	// remaining is how long a client waits by its own clock for the expiry in the value.
@@ -495,10 +520,6 @@ func clientClock(ctx context.Context, r *lab.Run) error {
 		return unexpected("SETNX: %s, %v", taken, err)
 	}
 	naiveA.Begin(lab.Holds, lab.Text{})
-	lease, err := locks.Lock(ctx, "order/42")
-	if err != nil {
-		return err
-	}
 	batonA.Begin(lab.Holds, lab.Text{})
 	naiveB.Begin(lab.Waits, lab.Text{})
 	batonB.Begin(lab.Waits, lab.Text{})
@@ -509,40 +530,53 @@ func clientClock(ctx context.Context, r *lab.Run) error {
 	if err != nil {
 		return err
 	}
-	right, err1 := remaining(value, 0)
-	early, err2 := remaining(value, ahead)
-	late, err3 := remaining(value, -ahead)
-	if err := errors.Join(err1, err2, err3); err != nil {
-		return err
+	var naive [3]time.Duration
+	t := r.Table(text("clock of the client that waits", "等待者的时钟"), text("by it, the lock of A ends in", "按它的时钟，A 的锁还剩"),
+		text("Baton: B", "Baton：B"), text("Baton: PTTL of the lock of A", "Baton：A 的锁的 PTTL"))
+	for i, name := range []lab.Text{text("right", "准"), text("5 s ahead", "快 5 s"), text("5 s behind", "慢 5 s")} {
+		if naive[i], err = remaining(value, clocks[i]); err != nil {
+			return err
+		}
+		_, refused := others[i].TryLock(ctx, "order/42")
+		left, err := servers[i].Do("PTTL", "order/42")
+		if err != nil {
+			return err
+		}
+		ms, err := strconv.ParseInt(left, 10, 64)
+		if err != nil || !errors.Is(refused, baton.ErrHeld) || ms <= 0 || ms > holds.Milliseconds() {
+			return unexpected("the clock %v from right: B got %v, PTTL %q", clocks[i], refused, left)
+		}
+		shown := lab.Textf("%d ms", "%d ms", naive[i].Milliseconds())
+		if naive[i] < 0 {
+			shown = lab.Textf("%d ms: it has expired", "%d ms：已过期", naive[i].Milliseconds())
+		}
+		t.Add(name, shown, granted(false), lab.Textf("%d ms", "%d ms", ms))
 	}
+	batonB.Mark(lab.Rejected, text("the server's clock counts", "以服务器的时钟为准"))
 
 	// To B it has expired. B takes it, as nobody was faster: the old value is what it saw.
-	before, err := server.Do("GETSET", "naive", of(ahead))
+	before, err := server.Do("GETSET", "naive", of(off))
 	if err != nil {
 		return err
 	}
 	naiveA.Begin(lab.Wrong, lab.Text{})
 	naiveB.Begin(lab.Holds, lab.Text{})
 	naiveB.Mark(lab.Harm, text("takes the lock that A holds", "抢走 A 持有的锁"))
-	_, refused := locks.TryLock(ctx, "order/42")
-	batonB.Mark(lab.Rejected, text("the server's clock counts", "以服务器的时钟为准"))
 	if err := wait(ctx, 800*time.Millisecond); err != nil {
 		return err
 	}
 	batonB.End()
-	if err := lease.Unlock(); err != nil {
-		return err
+	for _, lease := range leases {
+		if err := lease.Unlock(); err != nil {
+			return err
+		}
 	}
 	batonA.Mark(lab.Released, lab.Text{})
 	batonA.End()
-	t := r.Table(text("clock of the client that waits", "等待者的时钟"), text("by it, the lock of A ends in", "按它的时钟，A 的锁还剩"))
-	t.Add(text("right", "准"), lab.Textf("%d ms", "%d ms", right.Milliseconds()))
-	t.Add(text("5 s ahead", "快 5 s"), lab.Textf("%d ms: it has expired", "%d ms：已过期", early.Milliseconds()))
-	t.Add(text("5 s behind", "慢 5 s"), lab.Textf("%d ms", "%d ms", late.Milliseconds()))
-	if before != value || early >= 0 || right <= 0 || late <= holds || !errors.Is(refused, baton.ErrHeld) {
-		return unexpected("GET %q, GETSET %q; %v, %v and %v remain; Baton: %v", value, before, right, early, late, refused)
+	if right, early, late := naive[0], naive[1], naive[2]; before != value || early >= 0 || right <= 0 || late <= holds {
+		return unexpected("GET %q, GETSET %q; %v, %v and %v remain", value, before, right, early, late)
 	}
-	r.Say("A had the lock for another %d ms. To B, whose clock is 5 s ahead, it had ended %d ms before, and GETSET gave it to B. Baton refused its B: held.",
-		"A 的锁还剩 %d ms。B 的时钟快 5 s，在它看来锁在 %d ms 之前就过期了，GETSET 把锁给了 B。Baton 拒绝了它的 B：锁被持有。", right.Milliseconds(), -early.Milliseconds())
+	r.Say("A had the lock for another %d ms. To B, whose clock is 5 s ahead, it had ended %d ms before, and GETSET gave it to B. Baton refused B whether the clocks of the clients were right, ahead of the server's or behind it.",
+		"A 的锁还剩 %d ms。B 的时钟快 5 s，在它看来锁在 %d ms 之前就过期了，GETSET 把锁给了 B。不论客户端的时钟比服务器准、快还是慢，Baton 都拒绝了 B。", naive[0].Milliseconds(), -naive[1].Milliseconds())
 	return nil
 }

@@ -21,7 +21,7 @@ var sales = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Without a lock many read the same stock, and all of them sell the same item.", "不加锁时，很多请求读到同一个库存，把同一件商品卖了多次。"),
 			text("With a lock it is right until one holder is paused past its expiry, and then writes what it read long ago.", "加锁之后是对的，直到某个持有者停顿到锁过期，醒来写回很久以前读到的库存。"),
-			text("With the token, the write of the late one is refused, and exactly 100 items are sold.", "写入时检查栅栏令牌，迟到者的写入被拒绝，正好卖出 100 件。"),
+			text("If the write checks the token, that of the late one is refused, and exactly 100 items are sold.", "写入时检查栅栏令牌，迟到者的写入被拒绝，正好卖出 100 件。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{

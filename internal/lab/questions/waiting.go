@@ -34,7 +34,7 @@ var waiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Yes, if a reader is let in whenever others read: as long as readers overlap, the writer waits.", "会。如果只要有人在读就放新读者进来，读者一直首尾重叠，写者就一直等。"),
 			text("In order of arrival a reader waits for the last writer before it, and a writer for all before it.", "按到达顺序：读者只等它之前的最后一个写者，写者等它之前的所有人。"),
-			text("Baton does so: readers that stand next to each other hold together, and nobody is overtaken.", "Baton 就是这样：相邻的读者一起持有，谁也不会被插队。"),
+			text("Baton does so on every store but Redlock, which promises no order: readers that stand next to each other hold together, and nobody is overtaken.", "Baton 在每种存储上都是这样（只有 Redlock 不保证顺序）：相邻的读者一起持有，谁也不会被插队。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/shared.go", Line: `name:  "readers and writers in strict order",`}, {File: "drivertest/shared.go", Line: `name:  "readers behind a waiting writer wait",`}},
@@ -47,7 +47,7 @@ var waiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("With retry loops the caller that happens to try first after a release gets the lock, even if it came last.", "循环重试时，释放之后谁碰巧先试谁就拿到锁，哪怕它是最后来的。"),
 			text("So the unlucky wait much longer than the others, and there is no bound.", "于是运气差的等得比别人久得多，而且没有上限。"),
-			text("In a queue the order of grants is the order of arrival; Baton queues in the store, across processes.", "排队时授予的顺序就是到达的顺序；Baton 在存储里排队，跨进程有效。"),
+			text("In a queue the order of grants is the order of arrival; Baton queues in the store, across processes, and promises that order on every store but Redlock.", "排队时，授予的顺序就是到达的顺序；Baton 在存储里排队，跨进程有效，除 Redlock 之外都保证这个顺序。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/queue.go", Line: `name:  "first come, first served",`}, {File: "drivertest/queue.go", Line: `name:  "nobody barges in after a release",`}},
@@ -59,11 +59,11 @@ var waiting = []*lab.Question{
 		Ask:   text("Waiting for a lock in Redis: poll, or be told?", "等 Redis 锁：轮询，还是等通知？"),
 		Answer: [3]lab.Text{
 			text("Polling costs a command for each waiter and interval, for as long as they wait, and the lock lies idle until someone looks.", "轮询时，每个等待者每个间隔都要发一条命令，等多久发多久；而且释放后锁要空闲到有人来看为止。"),
-			text("If the release grants the lock to the next waiter and tells it, a hand-over costs a few commands, however many wait.", "如果释放时直接授予下一个等待者并通知它，每次移交只要几条命令，与等待者数量无关。"),
-			text("Baton's release does that in one script, and the waiters look now and then only to show that they live.", "Baton 的释放在一个脚本里完成这两件事；等待者只偶尔发一条命令，证明自己还活着。"),
+			text("If the release grants the lock to the next waiter and tells it, the hand-over itself costs a few commands, however many wait.", "如果释放时直接授予下一个等待者并通知它，移交本身只要几条命令，与等待者数量无关。"),
+			text("Baton's release does that in one script, and the waiters send a command now and then to show that they live.", "Baton 的释放在一个脚本里完成这两件事；等待者只是偶尔发一条命令，表明自己还活着。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/watch.go", Line: `name:  "a hand-over is hinted",`}},
+		Proofs: []lab.Proof{{File: "store/redisstore/traps_test.go", Line: `func TestHandOverIsTwoCommandsAndOnePush(t *testing.T) {`}, {File: "drivertest/watch.go", Line: `name:  "a hand-over is hinted",`}},
 		Run:    pollingOrPush,
 	},
 	{
@@ -73,7 +73,7 @@ var waiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("If each asks by itself, 1000 waiters and their commands.", "如果各自去抢，存储看到 1000 个等待者和它们的全部命令。"),
 			text("If they first queue within the process, one waiter.", "如果先在进程内排队，存储只看到一个等待者。"),
-			text("Baton's Locker does so: one of them asks the store, and hands the lock on within the process.", "Baton 的 Locker 就是这样：只有一个去问存储，拿到锁后在进程内移交。"),
+			text("Baton's Locker does so: one position in the store serves all, and a lock that was granted is handed on within the process, to 32 of them or for 250 ms, before the next process in the queue has its turn.", "Baton 的 Locker 就是这样：在存储里只占一个位置，拿到锁后在进程内依次移交，最多 32 个或 250 ms，之后轮到队列里的下一个进程。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "locker_test.go", Line: `func TestThousandGoroutinesAreOneWaiter(t *testing.T) {`}},
@@ -86,7 +86,7 @@ var waiting = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Yes: the server ends its session and deletes the ephemeral node, and cannot tell a client that it does not reach.", "会。服务器结束会话并删除临时节点，却无法通知一个连不上的客户端。"),
 			text("So a client must stop by its own clock, before the session can have ended.", "所以客户端必须按自己的时钟，在会话可能结束之前停下来。"),
-			text("A lease of Baton lasts for half of the session's time-out from the last proof that the session lives.", "Baton 的租约从最后一次证明会话存活算起，最多是会话超时的一半。"),
+			text("A lease of Baton lasts for half of the session's time-out at most, from the last proof that the session lives.", "Baton 的租约从最后一次证明会话存活算起，最多是会话超时的一半。"),
 		},
 		Needs:  []lab.Server{lab.ZooKeeper},
 		Proofs: []lab.Proof{{File: "store/zkstore/faults_test.go", Line: `func TestSilentConnection(t *testing.T) {`}},
@@ -110,9 +110,9 @@ var waiting = []*lab.Question{
 		Topic: lab.Waiting,
 		Ask:   text("A waiter dies in the queue: how long does it hold up the others?", "等待者在队列里崩溃：会把后面的人挡多久？"),
 		Answer: [3]lab.Text{
-			text("In a plain list, for ever: its entry stays at the head, and nobody removes it.", "如果队列只是一个普通列表：永远。它的记录停在队首，没人删除。"),
+			text("In a plain list, for ever: its entry stays at the head, and nobody removes it.", "如果队列只是一个普通列表，会一直挡下去：它的记录停在队首，没有谁来删除。"),
 			text("So positions have to expire as locks do.", "所以队列里的位置也要像锁一样会过期。"),
-			text("A position of Baton expires after 1.5 s unless its process renews it: a dead waiter costs 3 s at most, on ZooKeeper the session's time-out.", "Baton 的位置如果没有续期，1.5 秒后过期：崩溃的等待者最多耽误 3 秒；在 ZooKeeper 上是会话超时的时间。"),
+			text("A position of Baton expires after 1.5 s unless its process renews it, so a dead waiter costs 3 s at most; on ZooKeeper it costs up to the session's time-out.", "Baton 的位置 1.5 秒没有续期就过期，所以崩溃的等待者最多耽误 3 秒；在 ZooKeeper 上则最多是一个会话超时。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{{File: "drivertest/queue.go", Line: `name:  "a crashed waiter costs at most 3 s",`}, {File: "drivertest/queue.go", Line: `name:  "a place that is not refreshed is lost",`}},

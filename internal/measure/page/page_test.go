@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // sample has all that is awkward: names with marks, gaps, what is infinite or
@@ -148,7 +149,7 @@ func TestLabelsAreApart(t *testing.T) {
 		var at []float64
 		for _, s := range p.Series {
 			at = append(at, s.Label.Y)
-			if right := s.Label.X + letter*float64(width(s.Label.Text)); right > wide || s.Label.Y < top || s.Label.Y > float64(p.Bottom) {
+			if right := s.Label.X + letter*float64(textwidth.Of(s.Label.Text)); right > wide || s.Label.Y < top || s.Label.Y > float64(p.Bottom) {
 				t.Errorf("%d: the label %q ends at %v, %v", n, s.Label.Text, right, s.Label.Y)
 			}
 		}

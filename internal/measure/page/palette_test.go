@@ -1,6 +1,7 @@
 package page
 
 import (
+	"fmt"
 	"math"
 	"regexp"
 	"strconv"
@@ -20,10 +21,20 @@ var sights = map[string][3][3]float64{
 	"tritanopia":   {{1.255528, -0.076749, -0.178779}, {-0.078411, 0.930809, 0.147602}, {0.004733, 0.691367, 0.303900}},
 }
 
-// Any two of the ten colours differ for everybody, on the light page and on the dark one, by
-// 12 of CIEDE2000 (2 is noticed at a glance), and stand out from the page as WCAG asks of lines.
+// The colours of the page's style.
 func TestPalette(t *testing.T) {
 	t.Parallel()
+	for _, problem := range palette(t, style) {
+		t.Error(problem)
+	}
+}
+
+// palette says what is wrong with the colours of a style: any two of the ten differ for
+// everybody, on the light page, on the dark one and on paper, by 12 of CIEDE2000 (2 is
+// noticed at a glance), and stand out from the page as WCAG asks of lines.
+func palette(t *testing.T, style string) (problems []string) {
+	t.Helper()
+	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
 	hex := regexp.MustCompile(`--c(\d): #([0-9a-f]{6})\b`)
 	_, dark, _ := strings.Cut(style, "prefers-color-scheme: dark")
 	light, _, _ := strings.Cut(style, "@media")
@@ -33,27 +44,49 @@ func TestPalette(t *testing.T) {
 		var all []linearRGB
 		for _, c := range hex.FindAllStringSubmatch(of.css, -1) {
 			if c[1] != strconv.Itoa(len(all)) {
-				t.Errorf("%s: colour %s stands at place %d", name, c[1], len(all))
+				problem("%s: colour %s stands at place %d", name, c[1], len(all))
 			}
 			all = append(all, parse(t, c[2]))
 		}
 		if len(all) != colours {
-			t.Errorf("%s: %d colours, want %d", name, len(all), colours)
+			problem("%s: %d colours, want %d", name, len(all), colours)
 		}
 		if paper := regexp.MustCompile(`--paper: #(\w+)`).FindStringSubmatch(of.css); paper == nil || !strings.HasPrefix(of.paper, paper[1]) {
-			t.Errorf("%s: the paper is %v, want %s", name, paper, of.paper)
+			problem("%s: the paper is %v, want %s", name, paper, of.paper)
 		}
 		for i, c := range all {
 			if got := contrast(c, parse(t, of.paper)); got < 3 {
-				t.Errorf("%s: colour %d has contrast %.2f, want 3", name, i, got)
+				problem("%s: colour %d has contrast %.2f, want 3", name, i, got)
 			}
 			for sight, matrix := range sights {
 				for j := range i {
 					if got := ciede2000(lab(seen(matrix, c)), lab(seen(matrix, all[j]))); got < 12 {
-						t.Errorf("%s, %s: colours %d and %d differ by %.1f, want 12", name, sight, j, i, got)
+						problem("%s, %s: colours %d and %d differ by %.1f, want 12", name, sight, j, i, got)
 					}
 				}
 			}
+		}
+	}
+	return problems
+}
+
+// TestPaletteCatches plants colours that are wrong, and sees them found.
+func TestPaletteCatches(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, old, new, want string }{
+		{"two that are alike", "--c1: #ed39a9", "--c1: #0000d0", "trichromacy: colours 0 and 1 differ"},
+		{"two that are alike without the cones for long waves", "--c9: #969481", "--c9: #a9446b", "protanopia: colours 7 and 9 differ"},
+		{"one that does not stand out", "--c9: #969481", "--c9: #dddddd", "light: colour 9 has contrast"},
+		{"one that does not stand out of the dark", "--c8: #14715b", "--c8: #1c2a26", "dark: colour 8 has contrast"},
+		{"one too few", "; --c9: #969481", "", "9 colours, want 10"},
+		{"a place that is taken twice", "--c9: #969481", "--c8: #969481", "colour 8 stands at place 9"},
+		{"another paper", "--paper: #16181b", "--paper: #333333", "the paper is"},
+	} {
+		if !strings.Contains(style, c.old) {
+			t.Fatalf("%s: the style has no %q", c.name, c.old)
+		}
+		if problems := strings.Join(palette(t, strings.ReplaceAll(style, c.old, c.new)), "\n"); !strings.Contains(problems, c.want) {
+			t.Errorf("%s: found %q, want %q", c.name, problems, c.want)
 		}
 	}
 }

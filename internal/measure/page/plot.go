@@ -10,6 +10,7 @@ import (
 
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // A plot in units of its own, which the page scales.
@@ -122,17 +123,6 @@ func cut(name string) string {
 	return name
 }
 
-// width is how many letters wide a text is: a Chinese one is two.
-func width(text string) (n int) {
-	for _, r := range text {
-		n++
-		if r >= 0x2E80 {
-			n++
-		}
-	}
-	return n
-}
-
 // extent is the lowest and the highest median.
 func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high float64) {
 	low, high = math.Inf(1), math.Inf(-1)
@@ -150,7 +140,7 @@ func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high flo
 func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Language) plot {
 	longest := 0
 	for _, target := range r.Targets {
-		longest = max(longest, width(cut(target)))
+		longest = max(longest, textwidth.Of(cut(target)))
 	}
 	right := wide - 14 - float64(longest)*letter
 	bottom := max(leastBottom, top+math.Ceil(apart*float64(len(r.Targets))))

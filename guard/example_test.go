@@ -208,8 +208,9 @@ func ExampleWriteFile() {
 	locks := program(memstore.New(), "reporter")
 	lease, _ := locks.Lock(ctx, "report")
 	defer lease.Unlock()
-	err = guard.WriteFile(ctx, filepath.Join(dir, "report.txt"), []byte("all is well\n"), 0o644, guard.Of(lease))
-	text, _ := os.ReadFile(filepath.Join(dir, "report.txt"))
+	path, data := filepath.Join(dir, "report.txt"), []byte("all is well\n")
+	err = guard.WriteFile(ctx, path, data, 0o644, guard.Of(lease))
+	text, _ := os.ReadFile(path)
 	fmt.Printf("%s%v\n", text, err)
 	// Output:
 	// all is well

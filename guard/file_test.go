@@ -311,3 +311,13 @@ func TestWriteFileFollowsNoLinkToALock(t *testing.T) {
 		}
 	}
 }
+
+// The line of docs/fencing.md is one of ExampleWriteFile.
+func TestWriteFileOfPage(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"../docs/fencing.md", "example_test.go"} {
+		if text, err := os.ReadFile(name); err != nil || !strings.Contains(string(text), "guard.WriteFile(ctx, path, data, 0o644, guard.Of(lease))") {
+			t.Errorf("%s does not have the line: %v", name, err)
+		}
+	}
+}

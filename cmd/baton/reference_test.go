@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton/internal/catalogue"
+	"github.com/batonhq/baton/open"
 )
 
 //go:generate go test -run ^TestReferenceIsFresh$ -update .
@@ -40,6 +41,22 @@ func TestReferenceIsFresh(t *testing.T) {
 			if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, page) {
 				t.Errorf("%s is stale (%v): go generate ./cmd/baton", file, err)
 			}
+		}
+	}
+}
+
+// The help about stores, and so the page about URLs, has all schemes that an error offers.
+func TestStoresHaveAllSchemes(t *testing.T) {
+	t.Parallel()
+	_, err := open.Store(t.Context(), "baseball://host")
+	_, names, offered := strings.Cut(fmt.Sprint(err), "there are ")
+	if !offered {
+		t.Fatalf("the error offers no schemes: %v", err)
+	}
+	text := topic((&app{}).root(), "stores").Long
+	for name := range strings.SplitSeq(names, ", ") {
+		if !regexp.MustCompile(`(^|\s)` + regexp.QuoteMeta(name) + `:`).MatchString(text) {
+			t.Errorf("the help about stores does not have %s", name)
 		}
 	}
 }

@@ -15,8 +15,8 @@ file in the user's state directory, $XDG_STATE_HOME/baton/locks.db or
   sqlite:///var/lib/baton/locks.db        the same with an absolute path
   redis://user:password@host:6379/0       one Redis server; rediss:// speaks TLS
   redis+unix:///run/redis.sock?db=0       the same by Unix socket; also unix://
-  redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know
-  redis+cluster://h1:7001,h2:7002         a Redis Cluster
+  redis+sentinel://h1,h2,h3/mymaster/0    the primary that Sentinels know; also rediss+sentinel://
+  redis+cluster://h1:7001,h2:7002         a Redis Cluster; also rediss+cluster://
   redlock://h1,h2,h3                      a majority of independent Redis servers; redlocks:// speaks TLS
   mysql://user:password@host:3306/db      MySQL or MariaDB; also mariadb://
   postgres://user:password@host:5432/db   PostgreSQL; also postgresql://

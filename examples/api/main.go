@@ -31,7 +31,11 @@ func main() {
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /hello", limit(http.HandlerFunc(hello)))
-	log.Fatal(http.ListenAndServe(os.Args[1], mux))
+	addr := "127.0.0.1:8080"
+	if len(os.Args) > 1 {
+		addr = os.Args[1]
+	}
+	log.Fatal(http.ListenAndServe(addr, mux))
 }
 
 // user is who sent a request. Here a password would be checked, or a token: a name that the

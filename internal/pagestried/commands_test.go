@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -24,7 +25,7 @@ var says = map[string][]string{
 	"docs/coming-from/redisson.md":        {"nightly ran\n"},
 	"docs/coming-from/shedlock.md":        {"nightly ran\n"},
 	"docs/howto/kubernetes.md":            {"pod-1 leads scheduler\n", "nightly ran\n"},
-	"docs/tutorials/nightly.md":           {"nightly ran\n", "attempt 1\n"},
+	"docs/tutorials/nightly.md":           {"nightly ran\n"},
 }
 
 // builtIn is the folder that built makes.
@@ -62,9 +63,9 @@ func command(t *testing.T) string {
 
 // TestCommands runs the commands of each page, in the order in which they stand there and
 // in one folder, which has the rules of the page and two scripts. What is for Kubernetes is
-// parsed, and the commands of its containers run. Those of a page
-// that names ./examples/ run in the repository. The names of servers become those of real
-// ones. A block of "text" is what the commands print, with "…" for what differs.
+// parsed, and the commands of its containers run. The examples of the latest version are
+// those of the repository, and so is a program that the page shows and runs. The names of
+// servers become those of real ones. A block of "text" is what the commands print, with "…" for what differs.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	bin := command(t)
@@ -112,11 +113,8 @@ func TestCommands(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cmd := exec.Command("sh", "-euc", here(t, script.String()))
+			cmd := exec.Command("sh", "-euc", ours(t, p, here(t, script.String())))
 			cmd.Dir = dir
-			if strings.Contains(script.String(), "./examples/") {
-				cmd.Dir = "../.."
-			}
 			cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "XDG_STATE_HOME="+dir, "BATON_STORE=", "BATON_LANG=en")
 			var stdout, stderr bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -142,6 +140,44 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s shows no command", name)
 		}
 	}
+}
+
+// latest is a command that runs an example of the latest version.
+var latest = regexp.MustCompile(`\bgo run github\.com/batonhq/baton/examples/(\w+)@latest\b`)
+
+// ours replaces the examples of the latest version by those of the repository, and what a
+// page does to build its own program by the example with the same code: what is released
+// last is not what the page shows.
+func ours(t *testing.T, p page, script string) string {
+	t.Helper()
+	repo, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script = latest.ReplaceAllString(script, "go run -C '"+repo+"' ./examples/$1")
+	if !strings.Contains(script, "go run . ") {
+		return script
+	}
+	mains, err := filepath.Glob("../../examples/*/main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range mains {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Contains(p.blocks, block{"go", string(text)}) {
+			continue
+		}
+		program := filepath.Join(t.TempDir(), "program")
+		if out, err := exec.Command("go", "build", "-o", program, filepath.Dir(name)).CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return strings.NewReplacer("go mod init ", ": ", "go get github.com/batonhq/baton@latest", ":", "go mod tidy", ":", "go run . ", "'"+program+"' ").Replace(script)
+	}
+	t.Fatalf("%s runs a program that is no example", p.path)
+	return ""
 }
 
 // printed matches the output that has a block of text.

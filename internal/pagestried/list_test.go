@@ -20,22 +20,22 @@ import (
 // A block is "PAGE: START": the only block of the page that has a line which begins with
 // START. Without a START it is each block of the page that has no entry of its own.
 var elsewhere = map[string]string{
-	"README.md: go run ./cmd/baton run nightly-report":        "readme_test.go TestReadmeFirstCommandRuns",
-	"clients/README.md: baton agent --store":                  "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: BATON_AGENT=/srv/app/agent.sock php":  "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: BATON_AGENT=/srv/app/agent.sock node": "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: . /srv/app/baton.sh":                  "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: */5 * * * *":                          "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: baton run --store sqlite":             "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/README.md: echo '{":                              "clients/pages_test.go TestQuarterOfAnHour",
-	"clients/bash/README.md":                                  "clients/pages_test.go TestPages",
-	"docs/fencing.md: go run ./examples/fencing":              "examples/fencing/fencing_test.go TestSQLite",
-	"docs/index.md: go run . & go run .":                      "examples/firstlock/first_test.go TestLock",
-	"docs/index.md: go run .\n":                               "examples/firstlock/first_test.go TestLimit",
-	"docs/lab.md":                                             "internal/lab/questions/questions_test.go TestQuestions",
-	"docs/server.md: $ curl -s $BATON/baton.v1.Locks/Acquire": "server/page_test.go TestPage",
-	"docs/server.md: $ curl -s $BATON/baton.v1.Once/Begin":    "server/page_test.go TestPage",
-	"docs/server.md: $ curl -s $BATON/baton.v1.Limits/Take":   "server/page_test.go TestPage",
+	"README.md: go run ./cmd/baton run nightly-report":                         "readme_test.go TestReadmeFirstCommandRuns",
+	"clients/README.md: baton agent --store":                                   "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: BATON_AGENT=/srv/app/agent.sock php":                   "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: BATON_AGENT=/srv/app/agent.sock node":                  "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: . /srv/app/baton.sh":                                   "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: */5 * * * *":                                           "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: baton run --store sqlite":                              "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/README.md: echo '{":                                               "clients/pages_test.go TestQuarterOfAnHour",
+	"clients/bash/README.md":                                                   "clients/pages_test.go TestPages",
+	"docs/fencing.md: go run github.com/batonhq/baton/examples/fencing@latest": "examples/fencing/fencing_test.go TestSQLite",
+	"docs/index.md: go run . & go run .":                                       "examples/firstlock/first_test.go TestLock",
+	"docs/index.md: go run .\n":                                                "examples/firstlock/first_test.go TestLimit",
+	"docs/lab.md":                                                              "internal/lab/questions/questions_test.go TestQuestions",
+	"docs/server.md: $ curl -s $BATON/baton.v1.Locks/Acquire":                  "server/page_test.go TestPage",
+	"docs/server.md: $ curl -s $BATON/baton.v1.Once/Begin":                     "server/page_test.go TestPage",
+	"docs/server.md: $ curl -s $BATON/baton.v1.Limits/Take":                    "server/page_test.go TestPage",
 }
 
 // shells are the languages of blocks of commands.

@@ -50,7 +50,7 @@ func pages(repo fs.FS) (all []page, err error) {
 
 // compiled are the files whose Go code the pages show: every one is compiled, and run, by
 // the tests of its package.
-var compiled = []string{"internal/pagestried/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/main.go"}
+var compiled = []string{"internal/pagestried/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/*.go"}
 
 // sections are what each page of docs/coming-from/ has, in this order.
 var sections = []string{
@@ -101,6 +101,9 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 			case b.language != "go" && !ran(p, b):
 				problem("no test runs this block of %q\n%s", b.language, b.text)
 			}
+		}
+		if _, then, program := strings.Cut(p.text, "package main"); program && !strings.Contains(then, "go mod tidy") {
+			problem("it does not say `go mod tidy` after the program: what the program imports has no line in go.sum")
 		}
 		if path.Dir(p.path) != "docs/coming-from" {
 			continue
@@ -157,6 +160,7 @@ func TestPagesCatches(t *testing.T) {
 		{"code that nobody compiles", "locks.Lock(ctx, key)", "locks.Look(ctx, key)", "no test compiles"},
 		{"code in a language that nobody runs", "```sh\n", "```java\n", `no test runs this block of "java"`},
 		{"code without a language", "```sh\n", "```\n", `no test runs this block of ""`},
+		{"a program that does not build", "```sh\n", "package main\n```sh\n", "does not say `go mod tidy`"},
 		{"no version", "is read from", "knows", "which version"},
 		{"a missing section", sections[2], "## More", "What gets better"},
 		{"sections in another order", sections[1] + "\n\nText.\n\n" + sections[2], sections[2] + "\n\nText.\n\n" + sections[1], "not in its place"},

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,7 +13,6 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
@@ -195,124 +193,4 @@ func TestFlashSaleInMemory(t *testing.T) {
 	if sold.Load() != 100 || items != 0 {
 		t.Errorf("%d are sold, %d are left", sold.Load(), items)
 	}
-}
-
-var errTooFew = errors.New("not enough points")
-
-func redeem(ctx context.Context, db *sql.DB, store *sqlitestore.Store, lease *baton.Lease, order string) ([]byte, error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Rollback() // does nothing after Commit
-	if err := store.InTx(ctx, tx, lease); err != nil {
-		return nil, err // the lease has ended
-	}
-	done, err := tx.ExecContext(ctx, "INSERT INTO redeemed (number) VALUES (?) ON CONFLICT DO NOTHING", order)
-	if err != nil {
-		return nil, err
-	}
-	if n, err := done.RowsAffected(); err != nil || n == 0 {
-		return []byte("one gift"), err // an earlier attempt has committed
-	}
-	var points int
-	if err := tx.QueryRowContext(ctx, "SELECT points FROM account WHERE id = 7").Scan(&points); err != nil {
-		return nil, err
-	}
-	if points < 999 {
-		return nil, once.Final(errTooFew)
-	}
-	if _, err := tx.ExecContext(ctx, "UPDATE account SET points = ? WHERE id = 7", points-999); err != nil {
-		return nil, err
-	}
-	return []byte("one gift"), tx.Commit()
-}
-
-// TestPoints redeems points as docs/tutorials/points.md says.
-func TestPoints(t *testing.T) {
-	t.Parallel()
-	ctx := t.Context()
-	db, store := shop(t)
-	for _, q := range []string{
-		"CREATE TABLE account (id INTEGER PRIMARY KEY, points INTEGER NOT NULL)", "INSERT INTO account VALUES (7, 1000)",
-		"CREATE TABLE redeemed (number TEXT PRIMARY KEY)",
-	} {
-		if _, err := db.ExecContext(ctx, q); err != nil {
-			t.Fatal(err)
-		}
-	}
-	press := func(locks *baton.Locker, ops *once.Runner, order string) (string, error) {
-		receipt, err := ops.Do(ctx, "redeem/"+order, func(ctx context.Context, a once.Attempt) ([]byte, error) {
-			lease, err := locks.Lock(ctx, "account/7")
-			if err != nil {
-				return nil, err
-			}
-			defer lease.Unlock()
-			return redeem(ctx, db, store, lease, order)
-		})
-		return string(receipt), err
-	}
-	var all sync.WaitGroup
-	for range 3 {
-		locks := lockerOn(t, store)
-		ops, err := once.New(store, once.Config{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			all.Go(func() {
-				if receipt, err := press(locks, ops, "A-1"); receipt != "one gift" || err != nil {
-					t.Errorf("%q, %v", receipt, err)
-				}
-			})
-		}
-	}
-	all.Wait()
-	left := func(when string) {
-		t.Helper()
-		if n := number(t, db, "SELECT points FROM account"); n != 1 {
-			t.Errorf("%s %d points are left, want 1", when, n)
-		}
-	}
-	left("after one order that was sent nine times")
-
-	locks := lockerOn(t, store)
-	ops, err := once.New(store, once.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 2 {
-		if _, err := press(locks, ops, "A-2"); err == nil || !strings.Contains(err.Error(), errTooFew.Error()) {
-			t.Errorf("a second order: %v", err)
-		}
-	}
-	if _, err := db.ExecContext(ctx, "UPDATE account SET points = 1000"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := press(locks, ops, "A-2"); err == nil {
-		t.Error("an order that was refused for good was redeemed")
-	}
-	if _, err := db.ExecContext(ctx, "UPDATE account SET points = 1"); err != nil {
-		t.Fatal(err)
-	}
-	// The record is lost, as in the crash of an attempt between its commit and its record.
-	if err := ops.Forget(ctx, "redeem/A-1"); err != nil {
-		t.Fatal(err)
-	}
-	if receipt, err := press(locks, ops, "A-1"); receipt != "one gift" || err != nil {
-		t.Errorf("after the record was lost: %q, %v", receipt, err)
-	}
-	left("after the record was lost")
-
-	lease, err := locks.Lock(ctx, "account/7")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := locks.Break(ctx, "account/7"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := redeem(ctx, db, store, lease, "A-3"); !errors.Is(err, driver.ErrLost) && !errors.Is(err, baton.ErrLost) {
-		t.Errorf("with a lease that has ended: %v", err)
-	}
-	left("after a lease that has ended")
 }

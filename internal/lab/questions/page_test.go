@@ -98,7 +98,7 @@ func pageOf(t *testing.T, l lab.Language, records map[string]*lab.Record) []byte
 			topic = q.Topic
 			fmt.Fprintf(&b, "- [%s](#%s)\n", topic.Title().In(l), anchor(topic.Title().In(l)))
 		}
-		fmt.Fprintf(&b, "  - [%s](#%s)\n", q.Ask.In(l), anchor(q.Ask.In(l)))
+		fmt.Fprintf(&b, "  - [%s](#%s): `%s`\n", q.Ask.In(l), anchor(q.Ask.In(l)), q.Name)
 	}
 	b.WriteString("\n")
 	topic = -1

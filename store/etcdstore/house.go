@@ -49,10 +49,16 @@ func promise(ttl time.Duration) time.Duration { return ttl - min(prompt, ttl/20)
 type housekeeping struct {
 	timer   *time.Timer
 	at      time.Time // when the timer fires; zero: it is not set
+	rest    time.Time // no run begins before: see idle
 	running bool
 	stopped bool
 	later   []*sweep
 }
+
+// idle is how many times as long as a run took the housekeeping then pauses: a run looks
+// at every claim of the process under Store.mu, and with 100 000 of them takes longer
+// than tidyPause.
+const idle = 9
 
 // A sweep removes the name of an ended claim.
 type sweep struct {
@@ -68,9 +74,12 @@ func (h *housekeeping) stopLocked() {
 	}
 }
 
-// dueLocked makes keepHouse run at that time, or before.
+// dueLocked makes keepHouse run at that time or before, or when it has rested.
 func (s *Store) dueLocked(at time.Time) {
 	h := &s.house
+	if at.Before(h.rest) {
+		at = h.rest
+	}
 	if h.stopped || h.running || !h.at.IsZero() && !at.Before(h.at) {
 		return
 	}
@@ -168,6 +177,8 @@ func (s *Store) keepHouse() {
 		}
 	}
 	h.running = false
+	ended := bootclock.Now()
+	h.rest = ended.Add(idle * ended.Sub(now))
 	if lead := now.Add(tidyPause); next.Before(lead) {
 		next = lead
 	}

@@ -66,6 +66,7 @@ func run(root, only string, quick, render bool) error {
 	if only != "" && !quick { // the others stay
 		if old, err := load(file); err == nil {
 			r.Stores = old.Stores
+			r.Machine.LoadBefore = max(r.Machine.LoadBefore, old.Machine.LoadBefore)
 		}
 	}
 	for _, k := range kinds {

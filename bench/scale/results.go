@@ -20,7 +20,7 @@ type machine struct {
 	MemoryGiB  float64 `json:"memory_gib"`
 	Kernel     string  `json:"kernel"`
 	Go         string  `json:"go"`
-	LoadBefore float64 `json:"load_before"` // of the last minute, before anything was measured
+	LoadBefore float64 `json:"load_before"` // of the last minute, before anything was measured; the greatest, if stores were measured at several times
 	LoadAfter  float64 `json:"load_after"`  // the measuring itself included
 }
 

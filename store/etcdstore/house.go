@@ -35,6 +35,10 @@ const (
 	// tidyPause is the least pause between two runs of keepHouse.
 	tidyPause = 10 * time.Millisecond
 
+	// maxRemovals bounds the names that are being removed at a time: a process that stood
+	// still may find very many claims ended, and has to renew the others first.
+	maxRemovals = 256
+
 	// prompt is how much earlier than asked for a claim ends that was not renewed, so
 	// that the time that it takes to remove its name does not add to the TTL.
 	prompt = 100 * time.Millisecond
@@ -166,13 +170,22 @@ func (s *Store) keepHouse() {
 			soon(at)
 		}
 	}
+	removing := 0
+	for _, w := range h.later {
+		if w.busy {
+			removing++
+		}
+	}
 	for _, w := range h.later {
 		switch {
 		case w.busy: // remove sets when it is due again
 		case now.Before(w.at):
 			soon(w.at)
+		case removing >= maxRemovals:
+			soon(now.Add(tidyPause))
 		default:
 			w.busy = true
+			removing++
 			s.work.Go(func() { s.remove(w) })
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -282,9 +283,13 @@ type hanging struct {
 	pb.KVClient
 	late  sync.WaitGroup
 	until chan struct{} // nil: at once then
+	works atomic.Bool   // it hangs no more, or not yet
 }
 
 func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if h.works.Load() {
+		return h.KVClient.Txn(ctx, r, opts...)
+	}
 	<-ctx.Done()
 	h.late.Go(func() {
 		if h.until != nil {
@@ -302,17 +307,18 @@ func TestRenewalAsksElsewhere(t *testing.T) {
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h := &hanging{KVClient: s[1].kv}
+		h.works.Store(true)
+		s[1].kv = h // before the store asks: the housekeeping reads it at any time
 		holder, _ := take(t, s[0], claimOf("k", "holder"), long, false)
 		waiter, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
-		h := &hanging{KVClient: s[1].kv}
 		ask := func(want driver.State) {
 			t.Helper()
-			working := s[1].kv
-			s[1].kv = h
+			h.works.Store(false)
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
 			r := s[1].Renew(ctx, []driver.Claim{waiter}, 4*driver.WaiterTTL)[0]
-			s[1].kv = working
+			h.works.Store(true)
 			if r.State != want {
 				t.Errorf("%+v, want %v", r, want)
 			}

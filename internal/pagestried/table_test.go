@@ -160,7 +160,7 @@ var guides = map[string]guide{
 		before: "for i in 1 2 3 4; do baton once migrate/2026-07 -- false || :; done",
 		prints: []string{"migrate/2026-07\n"},
 	},
-	"docs/reference/cli.md: baton renew --ttl 60s <": {
+	"docs/reference/cli.md: baton renew --ttl 60s - <": {
 		instead: []string{"BATON_HANDLE=…", "BATON_HANDLE=$(cat handle-file)"},
 		before:  "baton lock k >handle-file",
 	},

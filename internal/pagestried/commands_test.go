@@ -4,7 +4,6 @@ package pagestried
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,26 +27,17 @@ var says = map[string][]string{
 	"docs/tutorials/nightly.md":           {"nightly ran\n"},
 }
 
-// builtIn is the folder that built makes.
-var builtIn string
+// site has what all tests use, until the last one has ended.
+var site testserver.Site
 
 var built = sync.OnceValues(func() (dir string, err error) {
-	dir, err = os.MkdirTemp("", "baton-pages")
-	builtIn = dir
-	if err != nil {
-		return "", err
-	}
-	if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, "baton"), "../../cmd/baton").CombinedOutput(); err != nil {
-		return dir, fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, nil
+	err = site.Try(func() { dir = filepath.Dir(testserver.Baton(&site)) })
+	return dir, err
 })
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if builtIn != "" {
-		_ = os.RemoveAll(builtIn)
-	}
+	site.Close()
 	os.Exit(code)
 }
 

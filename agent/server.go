@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -310,7 +311,11 @@ func (s *Server) stop() {
 		open = append(open, c)
 	}
 	s.mu.Unlock()
+	last := &answer{Error: codeClosing, Message: "the agent is being stopped"}
+	// All are shut before one is told: the lock that a client gives back then would be granted
+	// to a waiter of a session that is about to end.
+	open = slices.DeleteFunc(open, func(c *session) bool { return !c.shut(last) })
 	for _, c := range open {
-		go c.end(&answer{Error: codeClosing, Message: "the agent is being stopped"}) // a client that does not read must not delay others
+		go c.tell(last) // a client that does not read must not delay others
 	}
 }

@@ -214,6 +214,13 @@ func (s *session) recheck() error {
 // the agent that ends it, last tells the client, who then has the time of await to close
 // the connection. finish does the rest. A client that has gone gets a nil last.
 func (s *session) end(last *answer) {
+	if s.shut(last) && last != nil {
+		s.tell(last)
+	}
+}
+
+// shut is the part of end that waits for nobody. It reports whether the session was open.
+func (s *session) shut(last *answer) (first bool) {
 	s.mu.Lock()
 	if last != nil && last.Error == codeClosing {
 		s.closing = true
@@ -224,7 +231,7 @@ func (s *session) end(last *answer) {
 		if closing {
 			s.await() // for less long than before
 		}
-		return
+		return false
 	}
 	s.ended, s.endedAt = true, time.Now()
 	if last != nil {
@@ -238,9 +245,11 @@ func (s *session) end(last *answer) {
 	}
 	s.mu.Unlock()
 	s.cancel()
-	if last == nil {
-		return
-	}
+	return true
+}
+
+// tell is the part of end that waits for a client that does not read.
+func (s *session) tell(last *answer) {
 	s.server.cfg.Logger.Debug("the agent ends a session", "peer", s.peer, "error", last.Error, "lost", last.Lost, "reason", last.Message)
 	s.write(line(last), true)
 	s.linger()

@@ -145,6 +145,26 @@ func TestStopReleasesAll(t *testing.T) {
 	})
 }
 
+// The agent is stopped: no session is left that could be granted what another one gives back.
+func TestStopShutsAllSessionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		clients := make([]*client, 30)
+		for i := range clients {
+			clients[i] = h.connect()
+			clients[i].must(`{"id":1,"do":"ping"}`)
+		}
+		h.server.stop()
+		h.server.mu.Lock()
+		defer h.server.mu.Unlock()
+		for c := range h.server.sessions {
+			if !c.over() {
+				t.Error("a session is open after the agent was stopped")
+			}
+		}
+	})
+}
+
 // A store that does not answer does not keep the agent from ending.
 func TestStopWithoutAStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

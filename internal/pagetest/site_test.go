@@ -24,6 +24,7 @@ import (
 
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -44,19 +45,22 @@ type built struct {
 	dir   string
 	url   string
 	pages map[string]*seen
+
+	folders map[string]string // the files that lead to a page from its name with a slash
 }
 
 // seen is what a browser found on a page.
 type seen struct {
-	Ids   []string
-	Links []string // absolute
-	Code  []string // the blocks
-	Drawn []string // what the diagrams say
-	Plots int
-	Title string
-	About string // the description
-	Twin  string // where the switch of the language leads; "" if there is none
-	Lang  string
+	Ids     []string
+	Links   []string // absolute
+	Code    []string // the blocks
+	Drawn   []string // what the diagrams say
+	Plots   int
+	Title   string
+	About   string // the description
+	Twin    string // where the switch of the language leads; "" if there is none
+	Lang    string
+	Foreign []string // labels that are not in the language
 }
 
 // TestSite builds the site as make site does, and looks at every page of it.
@@ -69,6 +73,7 @@ func TestSite(t *testing.T) {
 	t.Run("links", s.links)
 	t.Run("code", s.code)
 	t.Run("heads", s.heads)
+	t.Run("folders", func(t *testing.T) { s.slashes(t, browser) })
 	t.Run("missing", func(t *testing.T) { s.notThere(t, browser) })
 	t.Run("languages", func(t *testing.T) { s.languages(t, browser) })
 	t.Run("search", func(t *testing.T) { s.search(t, browser) })
@@ -96,12 +101,19 @@ func buildSite(t *testing.T) *built {
 			t.Fatalf("make site: %v\n%s", err, out)
 		}
 	}
-	s := &built{dir: "../../dist/site", pages: map[string]*seen{}}
+	s := &built{dir: "../../dist/site", pages: map[string]*seen{}, folders: map[string]string{}}
 	root := os.DirFS(s.dir)
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		if err == nil && strings.HasSuffix(name, ".html") && name != "404.html" && !strings.HasPrefix(name, "plots/") {
-			s.pages["/"+strings.TrimSuffix(strings.TrimSuffix(name, ".html"), "index")] = nil
+		if err != nil || !strings.HasSuffix(name, ".html") || name == "404.html" || strings.HasPrefix(name, "plots/") {
+			return err
 		}
+		if page, folder := strings.CutSuffix(name, "/index.html"); folder {
+			if _, err := fs.Stat(root, page+".html"); err == nil {
+				s.folders["/"+page+"/"] = name
+				return nil
+			}
+		}
+		s.pages["/"+strings.TrimSuffix(strings.TrimSuffix(name, ".html"), "index")] = nil
 		return err
 	})
 	if err != nil {
@@ -112,6 +124,8 @@ func buildSite(t *testing.T) *built {
 		name := strings.TrimPrefix(path.Clean(r.URL.Path), "/")
 		if _, page := s.pages[r.URL.Path]; page { // the addresses have no .html
 			name = s.file(r.URL.Path)
+		} else if file, ok := s.folders[r.URL.Path]; ok {
+			name = file
 		} else if _, err := fs.Stat(root, name); err != nil && path.Base(name) == missing {
 			name = "404.html" // without its status, which a tab complains of
 		}
@@ -246,6 +260,10 @@ const whatIsThere = `({
 	About: document.querySelector("meta[name=description]").content,
 	Twin: [...document.querySelectorAll(".VPNavBarTranslations")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("a").href)[0] ?? "",
 	Lang: document.documentElement.lang,
+	Foreign: document.documentElement.lang === "en" ? [] : [...document.querySelectorAll("[aria-label], [title], .visually-hidden")]
+		.filter((e) => !e.closest(".vp-doc, .VPDocOutlineItem"))
+		.flatMap((e) => [e.ariaLabel, e.title, e.matches(".visually-hidden") ? e.textContent.trim() : ""])
+		.filter((label) => /[a-z]/i.test(label ?? "") && !/\p{Script=Han}/u.test(label) && label !== "github"),
 })`
 
 // links follows each link of each page to its target, and to its anchor.
@@ -418,6 +436,37 @@ func (s *built) heads(t *testing.T) {
 	}
 }
 
+// slashes types the name of a page with a slash where there is a folder of that name, too.
+func (s *built) slashes(t *testing.T, browser context.Context) {
+	var at atomic.Value
+	tb := s.open(t, browser, &at)
+	led := make(chan string, 10)
+	if err := chromedp.Listen(tb.ctx, func(e any) {
+		if e, ok := e.(*page.EventFrameNavigated); ok {
+			led <- strings.TrimPrefix(e.Frame.URL, s.url)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"/howto", "/coming-from", "/zh/howto", "/zh/coming-from"} {
+		if _, ok := s.folders[name+"/"]; !ok {
+			t.Errorf("nothing leads from %s/ to %s", name, name)
+			continue
+		}
+		at.Store(name + "/")
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+name+"/")))
+		late := time.After(30 * time.Second)
+		for to := ""; to != name+".html"; {
+			select {
+			case to = <-led:
+			case <-late:
+				t.Fatalf("%s/ leads nowhere", name)
+			}
+		}
+		tb.until(mounted + ` && document.querySelector(".vp-doc h1") !== null`)
+	}
+}
+
 // notThere looks at the page that says that there is none, in each language.
 func (s *built) notThere(t *testing.T, browser context.Context) {
 	for _, c := range []struct{ page, says, home string }{{"/" + missing, "There is no such page", "/"}, {"/zh/" + missing, "没有这个页面", "/zh/"}} {
@@ -447,6 +496,9 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 		} else {
 			twin = ""
 		}
+		if len(p.Foreign) > 0 {
+			t.Errorf("%s: these labels are not Chinese: %q", page, p.Foreign)
+		}
 		if p.Twin != twin || p.Lang != lang {
 			t.Errorf("%s: its language is %q, and the other leads to %q, want %q and %q", page, p.Lang, p.Twin, lang, twin)
 		}
@@ -469,6 +521,10 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 			tb.do(`document.querySelector(".VPNavBarTranslations a").click()`)
 		}
 		tb.until(`location.pathname === "/zh/fencing" && document.documentElement.lang === "zh-Hans"`)
+	}
+	tb.do(`document.querySelector(".VPSidebar").ariaLabel = "Pages"`)
+	if got := eval[seen](tb, whatIsThere).Foreign; !slices.Contains(got, "Pages") {
+		t.Errorf("an English label is not noticed among %q", got)
 	}
 }
 

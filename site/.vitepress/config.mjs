@@ -91,6 +91,20 @@ function plot(md) {
   })
 }
 
+// redirectFolders leads from NAME/ to the page NAME where the site has both a page and a folder of
+// that name: a server that is asked for NAME/ finds the folder, in which there is no index.
+function redirectFolders(outDir) {
+  for (const name of fs.readdirSync(outDir, { recursive: true })) {
+    const page = name + '.html'
+    const index = path.join(outDir, name, 'index.html')
+    if (name.startsWith('plots') || !fs.existsSync(path.join(outDir, page)) || fs.existsSync(index)) continue
+    // With .html, because some servers lead from NAME back to NAME/.
+    const to = `../${path.basename(page)}`
+    const lang = name.startsWith('zh') ? 'zh-Hans' : 'en'
+    fs.writeFileSync(index, `<!doctype html><html lang="${lang}"><meta charset="utf-8"><title>Baton</title><meta http-equiv="refresh" content="0; url=${to}"><a href="${to}">${path.basename(name)}</a></html>\n`)
+  }
+}
+
 // description is the first paragraph of a page, for those who find it elsewhere.
 function description(file) {
   const first = fs.readFileSync(file, 'utf8').replace(/^```.*?^```$/gms, '').split(/\n\s*\n/).find((p) => /^[\p{L}*`"“]/u.test(p) && !/^!?\[[^\]]*\]\([^)]*\)$/.test(p)) ?? ''
@@ -154,6 +168,35 @@ function words(text, field) {
   return all
 }
 
+// labels are words of VitePress's own pages that have no setting: for those who hear a page.
+// A file whose words have changed with a version of VitePress ends the build.
+const labels = {
+  VPDocFooter: ['Pager', '上一页与下一页'],
+  VPNavBarExtra: ['extra navigation', '更多'],
+  VPNavBarHamburger: ['mobile navigation', '菜单'],
+  VPNavBarMenu: ['Main Navigation', '导航'],
+  VPSidebar: ['Sidebar Navigation', '页面目录'],
+  VPSidebarItem: ['toggle section', '展开或收起'],
+}
+
+// labelled puts the labels in the language of the page.
+const labelled = {
+  name: 'labelled',
+  enforce: 'pre',
+  transform(code, id) {
+    const words = /\/theme-default\/components\/(\w+)\.vue$/.test(id) && labels[path.basename(id, '.vue')]
+    if (!words) return
+    const [english, chinese] = words
+    const text = `pageLanguage === 'zh-Hans' ? '${chinese}' : '${english}'`
+    const changed = code
+      .replace(/<script\b.*\bsetup\b.*>/, `$&\nimport { useData as usePageData } from 'vitepress'\nconst { lang: pageLanguage } = usePageData()`)
+      .replace(new RegExp(`(aria-label|label)="${english}"`), `:$1="${text}"`)
+      .replace(new RegExp(`(>\\s*)${english}(\\s*<)`), `$1{{ ${text} }}$2`)
+    if (!changed.includes('usePageData') || !changed.includes(text)) throw new Error(`${id} has no label "${english}"`)
+    return changed
+  },
+}
+
 const icon = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path d="M3 13L13 3" stroke="#3451b2" stroke-width="4" stroke-linecap="round"/></svg>'
 
 export default defineConfig({
@@ -176,8 +219,10 @@ export default defineConfig({
     for (const name of fs.readdirSync(docs, { recursive: true })) {
       if (name.endsWith('.html')) fs.cpSync(path.join(docs, name), path.join(outDir, 'plots', name))
     }
+    redirectFolders(outDir)
     for (const { address, svg } of [...plots(''), ...plots('zh/')]) fs.writeFileSync(path.join(outDir, address), svg)
   },
+  vite: { plugins: [labelled] },
   markdown: {
     theme: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
     config(md) {
@@ -208,7 +253,6 @@ export default defineConfig({
         sidebarMenuLabel: '目录',
         returnToTopLabel: '回到顶部',
         langMenuLabel: '语言',
-        skipToContentLabel: '跳到正文',
       },
     },
   },
@@ -224,8 +268,17 @@ export default defineConfig({
               modal: {
                 noResultsText: '没有找到',
                 resetButtonTitle: '清除',
+                backButtonTitle: '关闭搜索',
                 displayDetails: '显示详情',
-                footer: { selectText: '打开', navigateText: '移动', closeText: '关闭' },
+                footer: {
+                  selectText: '打开',
+                  selectKeyAriaLabel: '回车键',
+                  navigateText: '移动',
+                  navigateUpKeyAriaLabel: '向上键',
+                  navigateDownKeyAriaLabel: '向下键',
+                  closeText: '关闭',
+                  closeKeyAriaLabel: 'Esc 键',
+                },
               },
             },
           },

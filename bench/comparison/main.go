@@ -212,7 +212,7 @@ const english = `# The stores compared
 [简体中文](zh/comparison.md)
 
 What ` + "`make comparison`" + ` measured: every store in one run, the stores taking turns, on one machine that runs the
-servers, too. **[The same as plots](comparison.html).** Read it as ratios: a network between program and server
+servers, too. **[The same as plots](comparison.html)**. Read it as ratios: a network between program and server
 adds its round trip to all of them but memory and SQLite.
 
 `

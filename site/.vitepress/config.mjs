@@ -148,7 +148,7 @@ function sidebar(folder, chinese) {
     items: names
       .map((name) => ({ name, file: path.join(docs, folder, name + '.md') }))
       .filter(({ file }) => fs.existsSync(file))
-      .map(({ name, file }) => ({ text: title(file), link: `/${folder}${name === 'index' ? '' : name}` })),
+      .map(({ name, file }) => ({ text: name === 'index' ? (chinese ? '从这里开始' : 'Start here') : title(file), link: `/${folder}${name === 'index' ? '' : name}` })),
   })).filter((group) => group.items.length > 0)
 }
 

@@ -34,7 +34,7 @@ const doors = `
 
 	# What everybody may lean on knows no store and nothing above itself.
 	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
-	internal/compattest: internal/testserver
+	internal/compattest: internal/pagecode internal/testserver
 	internal/faultproxy: internal/testserver
 	internal/measure:   baton driver
 	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken

@@ -85,7 +85,7 @@ const doors = `
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	clients:
-	internal/lab:       internal/markup internal/testserver internal/textwidth
+	internal/lab:       internal/charts internal/markup internal/testserver internal/textwidth
 	internal/lab/*:     * !drivertest !internal/broken
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken

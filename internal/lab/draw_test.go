@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/charts"
 )
 
 // samples are records of all forms, with what is awkward: long labels at the edge, marks
@@ -130,7 +132,7 @@ func outside(t *testing.T, svg io.Reader, width float64) (problems []string) {
 				left, right = at-w, at
 			}
 			if left < -1 || right > width+1 {
-				problems = append(problems, strconv.Quote(string(e))+" reaches from "+num(left)+" to "+num(right))
+				problems = append(problems, strconv.Quote(string(e))+" reaches from "+charts.Length(left)+" to "+charts.Length(right))
 			}
 		}
 	}

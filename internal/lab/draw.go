@@ -9,6 +9,7 @@ import (
 	"unicode"
 
 	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/textwidth"
 )
@@ -20,7 +21,7 @@ const (
 )
 
 // PictureName is the name of the file of a question's picture.
-func PictureName(question string, l Language, width int) string {
+func PictureName(question string, l language.Language, width int) string {
 	if width == Narrow {
 		return question + "." + string(l) + ".narrow.svg"
 	}
@@ -29,7 +30,7 @@ func PictureName(question string, l Language, width int) string {
 
 // Draw writes the record's picture as SVG, in a language and a width. It depends on
 // nothing else, and follows the reader's choice of light or dark.
-func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
+func (r *Record) Draw(w io.Writer, title string, l language.Language, width int) error {
 	c := &canvas{m: markup.New(w), in: l, width: float64(width)}
 	var body func()
 	height := 0.0
@@ -88,7 +89,7 @@ svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #
 // A canvas is the picture while it is drawn.
 type canvas struct {
 	m     *markup.Writer
-	in    Language
+	in    language.Language
 	width float64
 }
 

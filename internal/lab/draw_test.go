@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // samples are records of all forms, with what is awkward: long labels at the edge, marks
@@ -64,7 +65,7 @@ func TestPicturesFit(t *testing.T) {
 		all = append(all, r)
 	}
 	for _, r := range all {
-		for _, l := range Languages {
+		for _, l := range language.All {
 			for _, width := range []int{Wide, Narrow} {
 				var b bytes.Buffer
 				if err := r.Draw(&b, "Who holds it, and for how long, if the one before has crashed?", l, width); err != nil {
@@ -250,7 +251,7 @@ func TestExtremesAreDrawn(t *testing.T) {
 		}
 		for _, width := range []int{Wide, Narrow} {
 			var b bytes.Buffer
-			if err := r.Draw(&b, "title", English, width); err != nil {
+			if err := r.Draw(&b, "title", language.English, width); err != nil {
 				t.Fatal(err)
 			}
 			if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
@@ -266,7 +267,7 @@ func TestOutsideNotices(t *testing.T) {
 	r := samples()[2]
 	r.Chart.Bars[0].Name = Plain(strings.Repeat("too long ", 20))
 	var b bytes.Buffer
-	if err := r.Draw(&b, "title", English, Narrow); err != nil {
+	if err := r.Draw(&b, "title", language.English, Narrow); err != nil {
 		t.Fatal(err)
 	}
 	if problems := outside(t, &b, Narrow); len(problems) != 1 {

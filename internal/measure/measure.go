@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // A Shape is what the goroutines of a measurement ask for.
@@ -41,8 +42,8 @@ func (s Shape) String() string {
 }
 
 // In is what String says, in a language.
-func (s Shape) In(l Language) string {
-	if l != Chinese {
+func (s Shape) In(l language.Language) string {
+	if l != language.Chinese {
 		return s.String()
 	}
 	switch s {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/textwidth"
@@ -122,7 +123,7 @@ func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high flo
 	return low, high
 }
 
-func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Language) plot {
+func draw(r *measure.Result, s measure.Shape, m measure.Metric, l language.Language) plot {
 	longest := 0
 	for _, target := range r.Targets {
 		longest = max(longest, textwidth.Of(cut(target)))

@@ -324,8 +324,8 @@ func (f *field) key(s Shape, i int) string {
 	return name
 }
 
-// cleanUp sees to it that the keys are free. They have names that nobody else
-// uses, so whoever still holds or waits is ours.
+// cleanUp sees to it that the keys are free. No other program uses their
+// names, so each claim that still holds or waits is ours.
 func (f *field) cleanUp(ctx context.Context) {
 	in, ok := f.Store.(driver.Inspector)
 	if !ok {

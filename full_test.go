@@ -223,8 +223,8 @@ func TestMaxWaitingThatMakesNoSense(t *testing.T) {
 	}
 }
 
-// Many goroutines of several processes, each time with the same small bound: whoever
-// is refused leaves nothing, whoever is not is served.
+// Many goroutines of several processes, each time with the same small bound: a
+// caller that is refused leaves nothing in the store, and each other one is served.
 func TestCrowdAtBoundedQueues(t *testing.T) {
 	store := memstore.New()
 	const processes, goroutines, rounds, most = 4, 25, 40, 3

@@ -349,16 +349,15 @@ func (k *keeper) lostError() error {
 	return k.acq.lost
 }
 
-// outageOf is what the store said last: err, unless the caller's own context is all that
+// saidLast is what the store said last: err, unless the caller's own context is all that
 // err tells of.
-func (k *keeper) outageOf(err error) *outage {
+func (k *keeper) saidLast(err error) error {
 	if !isContext(err) {
-		return &outage{err: err}
+		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	known := k.acq.outage
-	return &known
+	return k.acq.outage.err
 }
 
 // pause is how long to wait before the next request to the store.

@@ -120,7 +120,7 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, 
 				if errors.Is(err, ErrHeld) || errors.Is(err, ErrQueueFull) {
 					return passed, err // it names the key itself
 				}
-				return passed, fail("lock", k.key(), k.outageOf(err).explain(ctx, blame(ctx, err)))
+				return passed, fail("lock", k.key(), explain(ctx, blame(ctx, err), k.saidLast(err)))
 			}
 			if k.answered(sent, g) {
 				return false, nil

@@ -6,22 +6,18 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // blocks returns the fenced blocks of a page in a language.
-func blocks(t *testing.T, page, language string) (found []string) {
+func blocks(t *testing.T, page, language string) []string {
 	t.Helper()
 	raw, err := os.ReadFile(page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	parts := strings.Split(string(raw), "```")
-	for i := 1; i < len(parts); i += 2 {
-		if body, ok := strings.CutPrefix(parts[i], language+"\n"); ok {
-			found = append(found, body)
-		}
-	}
-	return found
+	return pagecode.Blocks(string(raw), language)
 }
 
 func TestReadmeGoCompiles(t *testing.T) {
@@ -103,13 +99,6 @@ func fifth(ctx context.Context, locks *baton.Locker) error {
 // The Go code of docs/certificates.md is in the example of the adapter, which runs.
 func TestCertificatesPageRuns(t *testing.T) {
 	t.Parallel()
-	lines := func(text string) string { // without indentation
-		var all []string
-		for line := range strings.Lines(text) {
-			all = append(all, strings.TrimSpace(line))
-		}
-		return strings.Join(all, "\n")
-	}
 	example, err := os.ReadFile("adapters/certmagic/example_test.go")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +108,7 @@ func TestCertificatesPageRuns(t *testing.T) {
 		t.Errorf("found %d blocks", len(found))
 	}
 	for _, block := range found {
-		if !strings.Contains(lines(string(example)), lines(block)) {
+		if !strings.Contains(pagecode.Plain(string(example)), pagecode.Plain(block)) {
 			t.Errorf("docs/certificates.md shows what no example has:\n%s", block)
 		}
 	}

@@ -202,13 +202,13 @@ func (o outage) asSeenBy(came moment) outage {
 	return o
 }
 
-// explain adds the outage to err, the reason why a caller's context has ended: without
-// it, an outage looks like a lock that others hold. o may be nil.
-func (o *outage) explain(ctx context.Context, err error) error {
-	if ctx.Err() == nil || o == nil || o.err == nil {
+// explain adds what the store said last to err, the reason why a caller's context has ended:
+// without it, an outage looks like a lock that others hold. said may be nil.
+func explain(ctx context.Context, err, said error) error {
+	if ctx.Err() == nil || said == nil {
 		return err
 	}
-	return fmt.Errorf("%w; the store said last: %v", err, o.err)
+	return fmt.Errorf("%w; the store said last: %v", err, said)
 }
 
 // over reports that the outage has lasted long enough to give up.

@@ -101,7 +101,10 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 			err = fmt.Errorf("%w: %w", err, held)
 		}
 	}
-	return nil, nil, fail("lock", key, q.outage.Load().explain(ctx, err))
+	if o := q.outage.Load(); o != nil {
+		err = explain(ctx, err, o.err)
+	}
+	return nil, nil, fail("lock", key, err)
 }
 
 // stepOut takes a caller, who does not wait any more, out of q.

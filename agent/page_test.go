@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 const page = "../docs/agent.md"
@@ -22,8 +24,10 @@ func TestPage(t *testing.T) {
 	h := newHostAt(t, Config{}, p, nil)
 	conn := p.dial()
 	defer conn.Close()
-	_, block, _ := strings.Cut(string(text), "```session\n")
-	block, _, _ = strings.Cut(block, "```")
+	blocks := pagecode.Blocks(string(text), "session")
+	if len(blocks) == 0 {
+		t.Fatalf("%s has no conversation", page)
+	}
 	differ := regexp.MustCompile(`("token":"|"remaining_ms":)[0-9]+`)
 	said := func() string {
 		got := make([]byte, MaxLine) // a pipe passes on one line at a time
@@ -34,7 +38,7 @@ func TestPage(t *testing.T) {
 		return differ.ReplaceAllString(strings.TrimSuffix(string(got[:n]), "\n"), "$1…")
 	}
 	steps := 0
-	for line := range strings.Lines(block) {
+	for line := range strings.Lines(blocks[0]) {
 		line = strings.TrimSuffix(line, "\n")
 		if request, ok := strings.CutPrefix(line, "> "); ok {
 			if _, err := fmt.Fprintln(conn, request); err != nil {

@@ -162,8 +162,8 @@ func (s *Store) asked(c driver.Claim) {
 	}
 }
 
-// watched reports whether a Locker watches a claim, as it does with each that somebody
-// waits for or holds.
+// watched reports whether a Locker watches a claim, as it does while the claim is
+// queued or holds.
 func (s *Store) watched(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 const page = "../docs/testing.md"
@@ -17,13 +19,7 @@ func TestPageRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []string
-	parts := strings.Split(string(raw), "```")
-	for i := 1; i < len(parts); i += 2 {
-		if body, ok := strings.CutPrefix(parts[i], "go\n"); ok {
-			found = append(found, body)
-		}
-	}
+	found := pagecode.Blocks(string(raw), "go")
 	if len(found) != 5 {
 		t.Fatalf("%s has %d Go blocks, want 5", page, len(found))
 	}

@@ -11,16 +11,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 )
-
-var fenced = regexp.MustCompile("(?s)```(\\w+)\n(.*?)```")
 
 // blocks returns the code of a page, by language.
 func blocks(t *testing.T, page string) map[string][]string {
@@ -30,8 +28,8 @@ func blocks(t *testing.T, page string) map[string][]string {
 		t.Fatal(err)
 	}
 	code := make(map[string][]string)
-	for _, block := range fenced.FindAllStringSubmatch(string(text), -1) {
-		code[block[1]] = append(code[block[1]], block[2])
+	for _, block := range pagecode.All(string(text)) {
+		code[block.Language] = append(code[block.Language], block.Text)
 	}
 	return code
 }

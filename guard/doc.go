@@ -60,9 +60,9 @@
 //
 // # Who learns of a refusal?
 //
-// The writer, by the error, and whoever calls Observe in the process that refuses: a
-// refusal says that a holder acted after its lease had ended, which an operator wants
-// to know.
+// The writer, by the error, and the Events given to Observe in the process that
+// refuses: a refusal says that a holder acted after its lease had ended, which an
+// operator wants to know.
 //
 // # What it costs
 //

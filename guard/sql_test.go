@@ -21,6 +21,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -362,11 +363,7 @@ func documented(t *testing.T) (blocks []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, part := range strings.Split(string(page), "```") {
-		if body, ok := strings.CutPrefix(part, "sql\n"); ok && i%2 == 1 {
-			blocks = append(blocks, body)
-		}
-	}
+	blocks = pagecode.Blocks(string(page), "sql")
 	if len(blocks) != 2 {
 		t.Fatalf("docs/fencing.md has %d blocks of SQL, want 2", len(blocks))
 	}

@@ -61,7 +61,7 @@ type Meter interface {
 	// is one of that name already, for example.
 	Make(Instrument) (Vector, error)
 
-	// Sample makes an instrument of the kind Sampled. Whenever somebody reads it, the
+	// Sample makes an instrument of the kind Sampled. Each time it is read, the
 	// Meter calls look, which calls series for each series that there is. Both return
 	// soon; look is safe for concurrent use. Its error is as that of Make.
 	Sample(i Instrument, look func(series func(value float64, values ...string))) error

@@ -10,8 +10,8 @@ import (
 )
 
 // A Decider decides about limits that each request brings with it, for programs
-// whose limits depend on the request, such as those of package rules. Whoever asks
-// the same limits about every key wants a Limiter. All methods are safe for
+// whose limits depend on the request, such as those of package rules. A program
+// whose limits are the same for every key uses a Limiter. All methods are safe for
 // concurrent use. It needs no Close; the caller closes the store.
 type Decider struct{ l *Limiter }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/top"
 	"github.com/batonhq/baton/store/memstore"
@@ -27,48 +28,38 @@ import (
 // docs/limits.md that are named here, in this file, whose tests run them.
 func TestPagesShowWhatRuns(t *testing.T) {
 	t.Parallel()
-	plain := func(text string) string {
-		var lines []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, " // ")
-			lines = append(lines, strings.TrimSpace(line))
-		}
-		return strings.Join(lines, "\n")
-	}
 	self, err := os.ReadFile("pages_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	runs := plain(string(self))
+	runs := pagecode.Plain(string(self))
 	for page, sections := range map[string][]string{
 		"budgets.md": nil, // all
 		"limits.md": {
-			"", "## Another limit for one key, for a while", "## Several limits, different costs", "## Try a limit before it limits", "## Warn before 429", "## Watch the decisions",
-			"## What is hot", "## Waiting", "## How many at once", "## Busy keys",
+			"", "Another limit for one key, for a while", "Several limits, different costs", "Try a limit before it limits", "Warn before 429", "Watch the decisions",
+			"What is hot", "Waiting", "How many at once", "Busy keys",
 		},
 	} {
 		raw, err := os.ReadFile("../docs/" + page)
 		if err != nil {
 			t.Fatal(err)
 		}
-		blocks, section, inside := 0, "", false
-		var block strings.Builder
-		for line := range strings.Lines(string(raw)) {
-			switch {
-			case strings.HasPrefix(line, "## "):
-				section = strings.TrimSpace(line)
-			case line == "```go\n":
-				inside = sections == nil || slices.Contains(sections, section)
-			case line == "```\n" && inside:
-				blocks, inside = blocks+1, false
-				for part := range strings.SplitSeq(block.String(), "\n…\n") {
-					if !strings.Contains(runs, plain(part)) {
+		blocks := 0
+		for i, section := range strings.Split(string(raw), "\n## ") {
+			heading := ""
+			if i > 0 {
+				heading, _, _ = strings.Cut(section, "\n")
+			}
+			if sections != nil && !slices.Contains(sections, heading) {
+				continue
+			}
+			for _, block := range pagecode.Blocks(section, "go") {
+				blocks++
+				for part := range strings.SplitSeq(block, "\n…\n") {
+					if !strings.Contains(runs, pagecode.Plain(part)) {
 						t.Errorf("docs/%s: no test here runs\n%s", page, part)
 					}
 				}
-				block.Reset()
-			case inside:
-				block.WriteString(line)
 			}
 		}
 		if blocks < max(3, len(sections)) {

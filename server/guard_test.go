@@ -17,6 +17,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/store/memstore"
@@ -82,8 +83,7 @@ func TestGuard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, line, _ := strings.Cut(string(page), "```json\n")
-	line, _, _ = strings.Cut(line, "\n")
+	line := strings.TrimSuffix(strings.Join(pagecode.Blocks(string(page), "json"), ""), "\n")
 	shape := "(?m)^"
 	for _, member := range regexp.MustCompile(`"([a-z]+)":"`).FindAllStringSubmatch(line, -1) {
 		shape += member[1] + `=("[^"]*"|\S+) ?`

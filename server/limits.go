@@ -120,7 +120,7 @@ func Proxied(r *http.Request) bool {
 	return r.URL.Path == limitPath && len(r.Header.Values(fieldRule)) > 0
 }
 
-// limit answers /v1/limit, which is Take for whoever looks at the status only: 200, or 429
+// limit answers /v1/limit, which is Take for clients that read the status only: 200, or 429
 // with Retry-After. Baton-Deny: 403 is for nginx, whose auth_request knows no 429.
 func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 	c, err := callOf(r.Context())

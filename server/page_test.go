@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1"
@@ -44,9 +45,9 @@ func TestPage(t *testing.T) {
 	}
 	addr := serve(t, replica(t, store, func(c *Config) { c.Limits = limiter }))
 	steps := 0
-	for _, block := range regexp.MustCompile("(?s)```console\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+	for _, block := range pagecode.Blocks(string(text), "console") {
 		var commands, wants []string
-		for line := range strings.Lines(strings.ReplaceAll(block[1], "\\\n", "")) {
+		for line := range strings.Lines(strings.ReplaceAll(block, "\\\n", "")) {
 			if command, ok := strings.CutPrefix(line, "$ "); ok {
 				commands, wants = append(commands, command), append(wants, "")
 			} else {

@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/measure/page"
 	"github.com/batonhq/baton/internal/testserver"
@@ -135,7 +136,7 @@ func run(root string, each time.Duration, only string) error {
 		return fmt.Errorf("read what baton bench wrote: %w", err)
 	}
 	// The addresses of the servers are of no use: the servers are gone.
-	describe(&report, measure.English)
+	describe(&report, language.English)
 	text, err := json.MarshalIndent(&report, "", " ")
 	if err != nil {
 		return err
@@ -144,10 +145,10 @@ func run(root string, each time.Duration, only string) error {
 }
 
 // describe says of each store what it was.
-func describe(r *measure.Report, l measure.Language) {
+func describe(r *measure.Report, l language.Language) {
 	for i, s := range r.Stores {
 		for _, c := range contenders {
-			if c.name == s.Name && l == measure.Chinese {
+			if c.name == s.Name && l == language.Chinese {
 				r.Stores[i].About = c.zh
 			} else if c.name == s.Name {
 				r.Stores[i].About = c.setup
@@ -182,14 +183,14 @@ func pages(root string) (map[string][]byte, error) {
 	}
 	all := map[string][]byte{}
 	for _, of := range []struct {
-		language   measure.Language
+		language   language.Language
 		dir, title string
-	}{{measure.English, "docs/", english}, {measure.Chinese, "docs/zh/", chinese}} {
+	}{{language.English, "docs/", english}, {language.Chinese, "docs/zh/", chinese}} {
 		describe(&report, of.language)
 		var b strings.Builder
 		b.WriteString(of.title)
 		for _, s := range report.Stores {
-			if of.language == measure.Chinese {
+			if of.language == language.Chinese {
 				fmt.Fprintf(&b, "- **%s**：%s\n", s.Name, s.About)
 			} else {
 				fmt.Fprintf(&b, "- **%s**: %s\n", s.Name, s.About)

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/measure/page"
 	"github.com/batonhq/baton/internal/textwidth"
@@ -237,7 +238,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 		var last measure.Step
 		return func(s measure.Step) {
 			if s.Shape != last.Shape || s.Repetition != last.Repetition {
-				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(pageLanguage()),
+				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(spokenLanguage()),
 					s.N-1, s.Of, short(time.Since(began).Round(time.Second)))
 			}
 			last = s
@@ -249,7 +250,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 			columns = 80
 		}
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
-		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(pageLanguage()))
+		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(spokenLanguage()))
 		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }
@@ -270,7 +271,7 @@ func (b *benching) report(r *measure.Result, began time.Time, took time.Duration
 func (b *benching) print(r *measure.Report) error {
 	if b.html != "" {
 		var text bytes.Buffer
-		err := page.Write(&text, page.Page{Report: r, Language: pageLanguage()})
+		err := page.Write(&text, page.Page{Report: r, Language: spokenLanguage()})
 		if err == nil {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
@@ -289,17 +290,9 @@ func (b *benching) print(r *measure.Report) error {
 	return b.text(r.Result)
 }
 
-// pageLanguage is the language of pages of figures, and of what is said about them.
-func pageLanguage() measure.Language {
-	if spoken != nil {
-		return measure.Chinese
-	}
-	return measure.English
-}
-
 func (b *benching) markdown(r *measure.Report) error {
 	var w strings.Builder
-	r.Markdown(&w, measure.English) // as all of standard output
+	r.Markdown(&w, language.English) // as all of standard output
 	for _, s := range r.Stores {
 		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.About)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/batonhq/baton/internal/lab"
 	"github.com/batonhq/baton/internal/lab/live"
 	"github.com/batonhq/baton/internal/lab/questions"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/server"
 )
@@ -57,14 +58,6 @@ be installed. Stores that you have are not touched.`,
 	return cmd
 }
 
-// labLanguage is the language in which the laboratory speaks.
-func labLanguage() lab.Language {
-	if spoken != nil {
-		return lab.Chinese
-	}
-	return lab.English
-}
-
 func (a *app) labListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
@@ -97,9 +90,9 @@ line), each text in English and Chinese.`,
 					fmt.Fprintln(w)
 				}
 				topic = q.Topic
-				fmt.Fprintln(w, topic.Title().In(labLanguage()))
+				fmt.Fprintln(w, topic.Title().In(spokenLanguage()))
 			}
-			fmt.Fprintf(w, "  %-*s  %s\n", wide, q.Name, q.Ask.In(labLanguage()))
+			fmt.Fprintf(w, "  %-*s  %s\n", wide, q.Name, q.Ask.In(spokenLanguage()))
 		}
 		return w.Flush()
 	})
@@ -257,7 +250,7 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 
 // show prints an experiment for people. kept: keep has written what it was asked for.
 func (l *laboratory) show(q *lab.Question, record *lab.Record, kept bool) error {
-	in := labLanguage()
+	in := spokenLanguage()
 	width, _, err := term.GetSize(int(l.stdout.Fd()))
 	if err != nil || width < 20 {
 		width = 100
@@ -307,7 +300,7 @@ func whereIs(p lab.Proof) string {
 // picture writes the picture for a terminal that cannot show it. The path is "" if there is
 // none.
 func (l *laboratory) picture(q *lab.Question, record *lab.Record, kept bool) (path string) {
-	name := lab.PictureName(q.Name, labLanguage(), lab.Wide)
+	name := lab.PictureName(q.Name, spokenLanguage(), lab.Wide)
 	if l.svg != "" {
 		if !kept {
 			return ""
@@ -318,7 +311,7 @@ func (l *laboratory) picture(q *lab.Question, record *lab.Record, kept bool) (pa
 	if err == nil {
 		path = filepath.Join(dir, "baton", "lab", name)
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = drawInto(path, q.Ask, record, labLanguage(), lab.Wide)
+			err = drawInto(path, q.Ask, record, spokenLanguage(), lab.Wide)
 		}
 	}
 	if err != nil {
@@ -347,7 +340,7 @@ func (l *laboratory) keep(q *lab.Question, record *lab.Record) error {
 
 // drawAll draws a record in both languages and both widths.
 func drawAll(dir string, title lab.Text, record *lab.Record) error {
-	for _, l := range lab.Languages {
+	for _, l := range language.All {
 		for _, width := range []int{lab.Wide, lab.Narrow} {
 			if err := drawInto(filepath.Join(dir, lab.PictureName(record.Question, l, width)), title, record, l, width); err != nil {
 				return err
@@ -357,7 +350,7 @@ func drawAll(dir string, title lab.Text, record *lab.Record) error {
 	return nil
 }
 
-func drawInto(path string, title lab.Text, record *lab.Record, l lab.Language, width int) error {
+func drawInto(path string, title lab.Text, record *lab.Record, l language.Language, width int) error {
 	var b bytes.Buffer
 	if err := record.Draw(&b, title.In(l), l, width); err != nil {
 		return err
@@ -493,7 +486,7 @@ cannot use the page.`,
 		h := server.HTTPServer(p)
 		served := make(chan error, 1)
 		go func() { served <- h.Serve(l) }()
-		fmt.Fprintf(a.stdout, "http://%s/%s/?lang=%s\n", l.Addr(), secret, labLanguage())
+		fmt.Fprintf(a.stdout, "http://%s/%s/?lang=%s\n", l.Addr(), secret, spokenLanguage())
 		select {
 		case err = <-served: // the listener failed
 		case <-ctx.Done():

@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // TestCommandsOfPagesExist: every command and every flag that a page shows is there, in blocks
@@ -82,19 +84,17 @@ var (
 
 // commandsOf finds the commands in a page.
 func commandsOf(page string) (lines []string) {
-	for i, block := range strings.Split(page, "```") {
-		kind, body, _ := strings.Cut(block, "\n")
-		switch {
-		case i%2 == 0:
-			for _, found := range inSentence.FindAllStringSubmatch(block, -1) {
-				lines = append(lines, found[1])
-			}
-		case kind == "sh" || kind == "console" || kind == "crontab" || kind == "cron":
-			for line := range strings.Lines(strings.ReplaceAll(body, "\\\n", " ")) {
-				line = strings.TrimPrefix(strings.Replace(line, "go run ./cmd/baton", "baton", 1), "$ ")
-				if found := inLine.FindString(line); found != "" && !strings.HasPrefix(line, "#") {
-					lines = append(lines, strings.TrimLeft(found, " \t(|&;"))
-				}
+	for _, found := range inSentence.FindAllStringSubmatch(pagecode.Prose(page), -1) {
+		lines = append(lines, found[1])
+	}
+	for _, block := range pagecode.All(page) {
+		if !slices.Contains([]string{"sh", "console", "crontab", "cron"}, block.Language) {
+			continue
+		}
+		for line := range strings.Lines(strings.ReplaceAll(block.Text, "\\\n", " ")) {
+			line = strings.TrimPrefix(strings.Replace(line, "go run ./cmd/baton", "baton", 1), "$ ")
+			if found := inLine.FindString(line); found != "" && !strings.HasPrefix(line, "#") {
+				lines = append(lines, strings.TrimLeft(found, " \t(|&;"))
 			}
 		}
 	}

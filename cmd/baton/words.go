@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton/internal/catalogue"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/internal/textwidth"
 )
@@ -51,6 +52,14 @@ func speak(getenv func(string) string) error {
 		return usage("BATON_LANG is %s: it is en (English) or zh (简体中文)", safe(chosen))
 	}
 	return nil
+}
+
+// spokenLanguage is the language of pages and pictures that the command makes for people.
+func spokenLanguage() language.Language {
+	if spoken != nil {
+		return language.Chinese
+	}
+	return language.English
 }
 
 // translated is an English text in the language that is spoken, paragraph by paragraph.

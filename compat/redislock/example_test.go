@@ -18,7 +18,7 @@ func Example() {
 
 	lock, err := redislock.New(client).Obtain(ctx, "invoice/42", time.Minute, nil)
 	if errors.Is(err, redislock.ErrNotObtained) {
-		return // somebody else does it
+		return // another process does it
 	}
 	if err != nil {
 		log.Fatal(err)

@@ -19,8 +19,8 @@ const (
 
 // Overrider is implemented by stores of limits that keep overrides: other numbers for
 // the limit of one key, for a while. The store only keeps them: Take does not obey them,
-// because limits come with the requests. Whoever makes the requests looks the overrides
-// up, and asks for the limit that they describe.
+// because limits come with the requests. The caller of Take looks the overrides up
+// first, and asks for the limit that they describe.
 //
 // Both methods are safe for concurrent use, are one attempt, and obey their context.
 // Errors are those named here, context errors, or wrap one of driver.ErrUnavailable and

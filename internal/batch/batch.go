@@ -87,7 +87,7 @@ func (i *Item) part() {
 // A flight is one send.
 type flight struct {
 	items  []*Item
-	waits  atomic.Int32 // for how many of them somebody waits
+	waits  atomic.Int32 // of how many of them a caller waits
 	leave  bool         // its context ends when that is none
 	ctx    context.Context
 	cancel context.CancelFunc

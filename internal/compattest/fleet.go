@@ -79,7 +79,7 @@ func program(make Kind, kind string, addrs []string, key, dir string) error {
 	return nil
 }
 
-// section notes that somebody of the kind was inside, and whether somebody else was: the
+// section notes that a program of the kind was inside, and whether another one was: the
 // kernel unlocks the file of a program that is killed.
 func section(dir, kind string) error {
 	file, err := os.OpenFile(filepath.Join(dir, "inside"), os.O_CREATE|os.O_RDWR, 0o600)

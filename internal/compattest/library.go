@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // A Library is another library, and the package that has its names.
@@ -47,11 +49,11 @@ func (l Library) Read(t *testing.T, name string) string {
 // Block returns the first block of Go in a page of the other library, as a program.
 func (l Library) Block(t *testing.T, page string) string {
 	t.Helper()
-	_, text, ok := strings.Cut(l.Read(t, page), "```go\n")
-	text, _, ends := strings.Cut(text, "```")
-	if !ok || !ends {
+	blocks := pagecode.Blocks(l.Read(t, page), "go")
+	if len(blocks) == 0 {
 		t.Fatalf("%s has no Go", page)
 	}
+	text := blocks[0]
 	if !strings.HasPrefix(text, "package ") {
 		text = "package main\n" + text
 	}

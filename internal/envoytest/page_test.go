@@ -3,7 +3,6 @@ package envoytest
 import (
 	"encoding/json"
 	"os"
-	"strings"
 	"testing"
 
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -14,6 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // The configuration of Envoy on docs/proxies.md has the fields that Envoy knows, with
@@ -24,8 +25,7 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, found := strings.Cut(string(page), "<!-- envoy -->\n```yaml\n")
-	text, _, _ = strings.Cut(text, "```")
+	text, found := pagecode.Marked(string(page), "envoy")
 	config, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil || !found {
 		t.Fatal(found, err)

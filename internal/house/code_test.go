@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // TestCodeOfPagesIsTried: whoever writes a page with code writes a test that reads it.
@@ -48,7 +50,6 @@ func TestCodeOfPagesIsTriedCatches(t *testing.T) {
 }
 
 var (
-	fence    = regexp.MustCompile("(?m)^```[a-z]+$")
 	pageName = regexp.MustCompile(`"(?:\.\./)*([^"\n]*\.md)"`)
 	remark   = regexp.MustCompile(`(?m)(^|\s)//.*$`)
 )
@@ -75,11 +76,8 @@ func untriedPages(repo fs.FS) (pages int, untried []string, err error) {
 			return err
 		case strings.HasSuffix(name, ".md") && !strings.HasSuffix(name, ".zh.md") && (path.Dir(name) == "." || strings.HasPrefix(name, "docs/")):
 			text, err := fs.ReadFile(repo, name)
-			for _, found := range fence.FindAllString(string(text), -1) {
-				if found != "```sh" {
-					withCode = append(withCode, name)
-					break
-				}
+			if slices.ContainsFunc(pagecode.All(string(text)), func(b pagecode.Block) bool { return b.Language != "" && b.Language != "sh" }) {
+				withCode = append(withCode, name)
 			}
 			return err
 		}

@@ -34,9 +34,9 @@ const doors = `
 
 	# What everybody may lean on knows no store and nothing above itself.
 	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
-	internal/compattest: internal/testserver
+	internal/compattest: internal/pagecode internal/testserver
 	internal/faultproxy: internal/testserver
-	internal/measure:   baton driver
+	internal/measure:   baton driver internal/language
 	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/broken
 	internal/broken:    driver driver/* internal/lockstate internal/quorum internal/rate internal/record store/memstore
 
@@ -85,7 +85,7 @@ const doors = `
 
 	# Whoever puts a program together knows everything but the helpers of tests.
 	clients:
-	internal/lab:       internal/markup internal/testserver internal/textwidth
+	internal/lab:       internal/charts internal/language internal/markup internal/testserver internal/textwidth
 	internal/lab/*:     * !drivertest !internal/broken
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/broken

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // englishOnly are pages, or folders of pages, that need none in Chinese.
@@ -164,7 +166,7 @@ func checkLanguages(repo fs.FS, alone map[string]string) (count int, problems []
 
 // leaving are the links of a Chinese page to English pages that have one in Chinese, but for that to its own.
 func leaving(names []string, name, page string) (all []string) {
-	for _, link := range pageLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(codeBlock.ReplaceAllString(page, ""), ""), -1) {
+	for _, link := range pageLink.FindAllStringSubmatch(inlineCode.ReplaceAllString(pagecode.Prose(page), ""), -1) {
 		file, _, _ := strings.Cut(link[1], "#")
 		to := path.Join(path.Dir(name), file)
 		if strings.HasSuffix(file, ".md") && to != englishOf(name) && englishOf(to) == to && slices.Contains(names, chineseOf(to)) {
@@ -211,7 +213,6 @@ type section struct {
 
 var (
 	heading    = regexp.MustCompile(`(?m)^(#+) .*$`)
-	codeBlock  = regexp.MustCompile("(?ms)^```.*?^```$")
 	codeRemark = regexp.MustCompile(`(?m)(^|\s+)(//|#)(\s.*)?$`)
 	inlineCode = regexp.MustCompile("`[^`]+`")
 	pageLink   = regexp.MustCompile(`\]\(([^)]*)\)`)
@@ -220,27 +221,24 @@ var (
 
 // sectionsOf takes a page apart. Remarks in code are in the language of the page.
 func sectionsOf(name, page string) (all []section) {
-	blocks := make(map[int][]string) // of sections
-	count := 0
-	page = codeBlock.ReplaceAllStringFunc(page, func(block string) string {
-		count++
-		blocks[count] = []string{strings.TrimSpace(codeRemark.ReplaceAllString(strings.Trim(block, "`"), ""))}
-		return fmt.Sprintf("\x00%c", rune(0xE000+count)) // no figure of the text
-	})
-	starts := heading.FindAllStringSubmatchIndex(page, -1)
-	for i, at := range starts {
-		end := len(page)
+	lines := strings.SplitAfter(page, "\n")
+	var starts []int
+	for i, line := range strings.Split(pagecode.Prose(page), "\n") {
+		if heading.MatchString(line) {
+			starts = append(starts, i)
+		}
+	}
+	for i, start := range starts {
+		end := len(lines)
 		if i+1 < len(starts) {
-			end = starts[i+1][0]
+			end = starts[i+1]
 		}
-		s := section{level: page[at[2]:at[3]]}
-		text := page[at[0]:end]
-		for r := range strings.SplitSeq(text, "\x00") {
-			if n := int([]rune(r + " ")[0]) - 0xE000; n > 0 && blocks[n] != nil {
-				_, code, _ := strings.Cut(blocks[n][0], "\n")
-				s.blocks = append(s.blocks, strings.TrimSpace(code))
-			}
+		whole := strings.Join(lines[start:end], "")
+		s := section{level: heading.FindStringSubmatch(whole)[1]}
+		for _, b := range pagecode.All(whole) {
+			s.blocks = append(s.blocks, strings.TrimSpace(codeRemark.ReplaceAllString(b.Text, "")))
 		}
+		text := pagecode.Prose(whole)
 		for _, name := range inlineCode.FindAllString(text, -1) {
 			s.names = append(s.names, strings.Join(strings.Fields(name), " ")) // lines end elsewhere
 		}

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"unicode"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // TestAnchorsLead looks for the heading of each link with an anchor. Files are
@@ -67,7 +69,7 @@ func checkAnchors(repo fs.FS) (links int, problems []string, err error) {
 		if err != nil {
 			return 0, nil, err
 		}
-		text[name] = codeBlock.ReplaceAllString(string(raw), "")
+		text[name] = pagecode.Prose(string(raw))
 		anchors[name] = anchorsOf(text[name])
 	}
 	for _, name := range names {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 const architecture = "docs/architecture.md"
@@ -156,10 +158,8 @@ func checkRooms(page string, house packages, rules []rule) (problems []string) {
 // all rooms.
 func picture(page string) (drawn map[[2]string]bool, programs, nodes map[string]bool) {
 	drawn, programs, nodes = make(map[[2]string]bool), make(map[string]bool), make(map[string]bool)
-	_, text, _ := strings.Cut(page, "```mermaid\n")
-	text, _, _ = strings.Cut(text, "```")
 	inside := false
-	for line := range strings.Lines(text) {
+	for line := range strings.Lines(strings.Join(pagecode.Blocks(page, "mermaid"), "")) {
 		line = strings.TrimSpace(line)
 		from, to, arrow := strings.Cut(line, " --> ")
 		switch {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 const glossary = "docs/glossary.md"
@@ -85,7 +87,7 @@ func checkWords(repo fs.FS) (problems []string, err error) {
 		}
 		text := string(raw)
 		if page {
-			text = codeInPages.ReplaceAllStringFunc(text, func(s string) string { return strings.Repeat("\n", strings.Count(s, "\n")) })
+			text = codeInLine.ReplaceAllString(pagecode.Prose(text), "")
 		} else {
 			text = humps.ReplaceAllString(text, "$1 $2")
 		}
@@ -108,9 +110,9 @@ func checkWords(repo fs.FS) (problems []string, err error) {
 }
 
 var (
-	codeInPages = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`")
-	humps       = regexp.MustCompile(`([a-z0-9])([A-Z])`) // of a name in code
-	quoted      = regexp.MustCompile("`([^`]+)`")
+	codeInLine = regexp.MustCompile("`[^`\n]*`")
+	humps      = regexp.MustCompile(`([a-z0-9])([A-Z])`) // of a name in code
+	quoted     = regexp.MustCompile("`([^`]+)`")
 )
 
 // forbidden reads the column "never" of the glossary's last table, and what to say

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // TestChinesePagesUseTheGlossary looks in the Chinese pages for things of the glossary that have an English name there, or
@@ -76,8 +78,7 @@ func checkChinesePages(repo fs.FS) (pages int, problems []string, err error) {
 		if err != nil {
 			return err
 		}
-		text := codeBlock.ReplaceAllStringFunc(string(raw), func(block string) string { return strings.Repeat("\n", strings.Count(block, "\n")) })
-		for n, line := range strings.Split(text, "\n") {
+		for n, line := range strings.Split(pagecode.Prose(string(raw)), "\n") {
 			if otherThings.MatchString(line) {
 				continue
 			}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/textwidth"
 )
@@ -19,7 +21,7 @@ const (
 )
 
 // PictureName is the name of the file of a question's picture.
-func PictureName(question string, l Language, width int) string {
+func PictureName(question string, l language.Language, width int) string {
 	if width == Narrow {
 		return question + "." + string(l) + ".narrow.svg"
 	}
@@ -28,7 +30,7 @@ func PictureName(question string, l Language, width int) string {
 
 // Draw writes the record's picture as SVG, in a language and a width. It depends on
 // nothing else, and follows the reader's choice of light or dark.
-func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
+func (r *Record) Draw(w io.Writer, title string, l language.Language, width int) error {
 	c := &canvas{m: markup.New(w), in: l, width: float64(width)}
 	var body func()
 	height := 0.0
@@ -46,15 +48,15 @@ func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
 	}
 	titles := c.wrap(title, 15*bold, c.width-24)
 	top := 14 + 20*float64(len(titles))
-	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", width, num(top+height)),
-		"width", width, "height", num(top+height), "role", "img", "aria-label", title, "lang", l)
+	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", width, charts.Length(top+height)),
+		"width", width, "height", charts.Length(top+height), "role", "img", "aria-label", title, "lang", l)
 	c.m.Raw("\n<style>" + style + "</style>\n")
-	c.m.Empty("rect", "width", width, "height", num(top+height), "class", "paper")
+	c.m.Empty("rect", "width", width, "height", charts.Length(top+height), "class", "paper")
 	for i, line := range titles {
-		c.m.Element("text", line, "x", 12, "y", num(22+20*float64(i)), "class", "title")
+		c.m.Element("text", line, "x", 12, "y", charts.Length(22+20*float64(i)), "class", "title")
 	}
 	c.m.Raw("\n")
-	c.m.Start("g", "transform", "translate(0 "+num(top)+")")
+	c.m.Start("g", "transform", "translate(0 "+charts.Length(top)+")")
 	body()
 	c.m.End()
 	c.m.Raw("\n")
@@ -63,8 +65,10 @@ func (r *Record) Draw(w io.Writer, title string, l Language, width int) error {
 	return c.m.Flush()
 }
 
-// The colours are those of Okabe and Ito, which people with any sight of colours can tell
-// apart; each kind has a pattern or a shape of its own, too.
+// The colours of what happens are those of Okabe and Ito, which people with any sight of
+// colours can tell apart; each kind has a pattern or a shape of its own, too. TestPalette
+// sees that any two of the eight lines can be told apart as well; the second of them is the
+// orange of what goes wrong.
 const style = `
 svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #fff }
 .title { font-weight: 600; font-size: 15px } .small { font-size: 12px } .soft { fill: #555 } .bold { font-weight: 600 }
@@ -72,26 +76,21 @@ svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #
 .holds { fill: #0072b2 } .shares { fill: #56b4e9 } .waits { fill: #e4e4e4; stroke: #888 } .wrong { fill: #d55e00 } .works { fill: #009e73 }
 .paused { fill: #f0e442; stroke: #8a8200 } .down { fill: #777 } .in { fill: #fff } .in-waits, .in-paused, .in-shares { fill: #1a1a1a }
 .good { fill: #007a59 } .bad { fill: #c44900 } .plain { fill: #333 } text.bad { fill: #b34300 } path.good, path.bad, path.plain { stroke: #fff; stroke-width: 3; paint-order: stroke }
-.s0 { --c: #0072b2 } .s1 { --c: #d55e00 } .s2 { --c: #009e73 } .s3 { --c: #b5508c } .s4 { --c: #a86f00 } .s5 { --c: #1a1a1a } .s6 { --c: #2f8fc4 } .s7 { --c: #6a5acd }
+.s0 { --c: #0072b2 } .s1 { --c: #d55e00 } .s2 { --c: #009e73 } .s3 { --c: #7d3f68 } .s4 { --c: #8e81f8 } .s5 { --c: #1a1a1a } .s6 { --c: #145638 } .s7 { --c: #030ebf }
 .line { fill: none; stroke: var(--c); stroke-width: 2 } .dot { fill: var(--c) } text.name { fill: var(--c) }
 @media (prefers-color-scheme: dark) {
  text { fill: #e8e6e3 } .paper { fill: #15181c } .soft { fill: #aaa } .rule, .lane { stroke: #999 }
  .holds { fill: #3b9fdc } .waits { fill: #33383e } .wrong { fill: #ff8540 } .works { fill: #2cc295 } .down { fill: #999 } .in { fill: #000 } .in-waits { fill: #e8e6e3 } .in-paused, .in-shares { fill: #000 }
  .good { fill: #2cc295 } .bad, text.bad { fill: #ff8540 } .plain { fill: #ccc } path.good, path.bad, path.plain { stroke: #15181c }
- .s0 { --c: #4ba8e0 } .s1 { --c: #ff8540 } .s2 { --c: #2cc295 } .s3 { --c: #e58ac0 } .s4 { --c: #e6b450 } .s5 { --c: #e8e6e3 } .s6 { --c: #8fd0f5 } .s7 { --c: #a9a0f0 }
+ .s0 { --c: #4ba8e0 } .s1 { --c: #ff8540 } .s2 { --c: #a8f4a7 } .s3 { --c: #9f6b9a } .s4 { --c: #737501 } .s5 { --c: #e8e6e3 } .s6 { --c: #407e5d } .s7 { --c: #3d6bf7 }
 }
 `
 
 // A canvas is the picture while it is drawn.
 type canvas struct {
 	m     *markup.Writer
-	in    Language
+	in    language.Language
 	width float64
-}
-
-// num writes a length, to a tenth of a pixel.
-func num(f float64) string {
-	return strconv.FormatFloat(math.Round(f*10)/10, 'f', -1, 64)
 }
 
 func wideRune(r rune) bool { return textwidth.OfRune(r) == 2 }
@@ -163,7 +162,7 @@ var shapes = map[MarkKind][2]string{
 
 func (c *canvas) shape(k MarkKind, x, y float64) {
 	s := shapes[k]
-	c.m.Empty("path", "class", s[0], "fill-rule", "evenodd", "d", s[1], "transform", "translate("+num(x)+" "+num(y)+")")
+	c.m.Empty("path", "class", s[0], "fill-rule", "evenodd", "d", s[1], "transform", "translate("+charts.Length(x)+" "+charts.Length(y)+")")
 }
 
 // ticks are round values from 0 to most.

@@ -4,9 +4,15 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strconv"
+
+	"github.com/batonhq/baton/internal/charts"
 )
 
-const plotHigh = 250.0
+const (
+	plotHigh = 250.0
+	colours  = 8 // of lines, that the style has
+)
 
 // scale maps values to pixels, linearly or by their logarithm.
 type scale struct {
@@ -94,83 +100,62 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 		y    float64
 	}
 	var ends []label
+	var wanted []float64
 	for i, l := range chart.Lines {
 		if len(l.Points) > 0 {
-			ends = append(ends, label{i, l.Name.In(c.in), y.at(l.Points[len(l.Points)-1][1])})
+			end := y.at(l.Points[len(l.Points)-1][1])
+			ends, wanted = append(ends, label{i, l.Name.In(c.in), end}), append(wanted, end)
 		}
 	}
+	for i, at := range charts.Spread(wanted, 15, top, bottom+10) {
+		ends[i].y = at
+	}
 	slices.SortStableFunc(ends, func(a, b label) int { return cmp.Compare(a.y, b.y) })
-	spread(len(ends), 15, top, bottom+10, func(i int) *float64 { return &ends[i].y })
 	if !beside {
 		height += 18 * float64(len(ends))
 	}
 	return height, func() {
 		for _, v := range y.ticks(6) {
-			c.m.Empty("path", "class", "rule", "d", "M"+num(left)+" "+num(y.at(v))+"H"+num(right))
-			c.m.Element("text", short(v), "x", num(left-6), "y", num(y.at(v)+4), "class", "small soft", "text-anchor", "end")
+			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(left)+" "+charts.Length(y.at(v))+"H"+charts.Length(right))
+			c.m.Element("text", short(v), "x", charts.Length(left-6), "y", charts.Length(y.at(v)+4), "class", "small soft", "text-anchor", "end")
 		}
 		for _, v := range x.ticks(int((right - left) / 60)) {
-			c.m.Element("text", short(v), "x", num(x.at(v)), "y", num(bottom+16), "class", "small soft", "text-anchor", "middle")
+			c.m.Element("text", short(v), "x", charts.Length(x.at(v)), "y", charts.Length(bottom+16), "class", "small soft", "text-anchor", "middle")
 		}
-		c.m.Element("text", chart.Y.In(c.in), "x", 12, "y", num(top-10), "class", "small soft")
-		c.m.Element("text", chart.X.In(c.in), "x", num(right), "y", num(bottom+34), "class", "small soft", "text-anchor", "end")
+		c.m.Element("text", chart.Y.In(c.in), "x", 12, "y", charts.Length(top-10), "class", "small soft")
+		c.m.Element("text", chart.X.In(c.in), "x", charts.Length(right), "y", charts.Length(bottom+34), "class", "small soft", "text-anchor", "end")
 		c.m.Raw("\n")
 		if b := chart.Bound; b != nil {
-			c.m.Empty("path", "class", "rule", "d", "M"+num(left)+" "+num(y.at(b.At))+"H"+num(right), "stroke-dasharray", "5 4", "style", "stroke-opacity:1")
-			c.m.Element("text", b.Name.In(c.in), "x", num(left+5), "y", num(y.at(b.At)-5), "class", "small soft")
+			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(left)+" "+charts.Length(y.at(b.At))+"H"+charts.Length(right), "stroke-dasharray", "5 4", "style", "stroke-opacity:1")
+			c.m.Element("text", b.Name.In(c.in), "x", charts.Length(left+5), "y", charts.Length(y.at(b.At)-5), "class", "small soft")
 			c.m.Raw("\n")
 		}
 		for i, l := range chart.Lines {
-			c.m.Start("g", "class", "s"+num(float64(i%8)))
+			c.m.Start("g", "class", "s"+strconv.Itoa(i%colours))
 			c.m.Element("title", l.Name.In(c.in))
 			d := ""
 			for j, p := range l.Points {
-				d += map[bool]string{true: "M", false: "L"}[j == 0] + num(x.at(p[0])) + " " + num(y.at(p[1]))
+				d += map[bool]string{true: "M", false: "L"}[j == 0] + charts.Length(x.at(p[0])) + " " + charts.Length(y.at(p[1]))
 			}
 			if d != "" {
 				c.m.Empty("path", "class", "line", "d", d)
 			}
 			for _, p := range l.Points {
-				c.m.Empty("path", "class", "dot", "d", dots[i%len(dots)], "transform", "translate("+num(x.at(p[0]))+" "+num(y.at(p[1]))+")")
+				c.m.Empty("path", "class", "dot", "d", charts.Marks[i%len(charts.Marks)], "transform", "translate("+charts.Length(x.at(p[0]))+" "+charts.Length(y.at(p[1]))+")")
 			}
 			c.m.End()
 			c.m.Raw("\n")
 		}
 		for i, e := range ends {
-			c.m.Start("g", "class", "s"+num(float64(e.n%8)))
+			c.m.Start("g", "class", "s"+strconv.Itoa(e.n%colours))
 			if beside {
-				c.m.Element("text", e.name, "x", num(right+8), "y", num(e.y+4), "class", "small name")
+				c.m.Element("text", e.name, "x", charts.Length(right+8), "y", charts.Length(e.y+4), "class", "small name")
 			} else {
 				ly := bottom + 56 + 18*float64(i)
-				c.m.Empty("path", "class", "dot", "d", dots[e.n%len(dots)], "transform", "translate(20 "+num(ly-4)+")")
-				c.m.Element("text", e.name, "x", 32, "y", num(ly), "class", "small name")
+				c.m.Empty("path", "class", "dot", "d", charts.Marks[e.n%len(charts.Marks)], "transform", "translate(20 "+charts.Length(ly-4)+")")
+				c.m.Element("text", e.name, "x", 32, "y", charts.Length(ly), "class", "small name")
 			}
 			c.m.End()
-		}
-	}
-}
-
-// dots tell lines apart without colours.
-var dots = []string{
-	"M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
-	"M-3.2-3.2h6.4v6.4h-6.4z",
-	"M0-4.4L4.2 3.2H-4.2z",
-	"M0-4.6L4.6 0L0 4.6L-4.6 0z",
-	"M0 4.4L4.2-3.2H-4.2z",
-	"M-4.4-1.2h3.2v-3.2h2.4v3.2h3.2v2.4h-3.2v3.2h-2.4v-3.2h-3.2z",
-	"M-4.4-1.8h8.8v3.6h-8.8z",
-	"M-1.8-4.4h3.6v8.8h-3.6z",
-}
-
-// spread moves n values, which rise, apart until they are a gap from each other.
-func spread(n int, gap, top, bottom float64, at func(int) *float64) {
-	for i := 1; i < n; i++ {
-		*at(i) = max(*at(i), *at(i - 1)+gap)
-	}
-	if n > 0 && *at(n - 1) > bottom {
-		*at(n - 1) = bottom
-		for i := n - 2; i >= 0; i-- {
-			*at(i) = max(min(*at(i), *at(i + 1)-gap), top-10)
 		}
 	}
 }
@@ -209,28 +194,28 @@ func (c *canvas) bars(chart *Chart) (height float64, draw func()) {
 		for i, b := range chart.Bars {
 			y := top + step*float64(i)
 			if beside {
-				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", num(y+16))
+				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", charts.Length(y+16))
 			} else {
-				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", num(y+12))
+				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", charts.Length(y+12))
 				y += 17
 			}
 			class, text := "holds", "bold"
 			if b.Bad {
 				class, text = "wrong", "bold bad"
 			}
-			c.m.Empty("rect", "x", num(left), "y", num(y), "width", num(max(to(b.Value)-left, 1)), "height", num(barHigh), "rx", 3, "class", class)
-			c.m.Element("text", b.Shown.In(c.in), "x", num(to(b.Value)+6), "y", num(y+16), "class", text)
+			c.m.Empty("rect", "x", charts.Length(left), "y", charts.Length(y), "width", charts.Length(max(to(b.Value)-left, 1)), "height", charts.Length(barHigh), "rx", 3, "class", class)
+			c.m.Element("text", b.Shown.In(c.in), "x", charts.Length(to(b.Value)+6), "y", charts.Length(y+16), "class", text)
 			c.m.Raw("\n")
 		}
 		if b := chart.Bound; b != nil {
-			c.m.Empty("path", "class", "lane", "stroke-dasharray", "5 4", "d", "M"+num(to(b.At))+" "+num(top-4)+"V"+num(bottom-6), "fill", "none")
+			c.m.Empty("path", "class", "lane", "stroke-dasharray", "5 4", "d", "M"+charts.Length(to(b.At))+" "+charts.Length(top-4)+"V"+charts.Length(bottom-6), "fill", "none")
 			anchor := "middle"
 			if to(b.At) > c.width*.7 {
 				anchor = "end"
 			}
-			c.m.Element("text", b.Name.In(c.in), "x", num(to(b.At)), "y", num(top-8), "class", "small soft", "text-anchor", anchor)
+			c.m.Element("text", b.Name.In(c.in), "x", charts.Length(to(b.At)), "y", charts.Length(top-8), "class", "small soft", "text-anchor", anchor)
 		}
-		c.m.Element("text", chart.X.In(c.in), "x", num(c.width-12), "y", num(bottom+14), "class", "small soft", "text-anchor", "end")
+		c.m.Element("text", chart.X.In(c.in), "x", charts.Length(c.width-12), "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", "end")
 	}
 }
 
@@ -258,17 +243,17 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 		c.m.Empty("rect", "x", 12, "y", 2, "width", 11, "height", 11, "class", "holds")
 		c.m.Element("text", allowed, "x", 28, "y", 12, "class", "small soft")
 		x := 44 + breadth(allowed, 12)
-		c.m.Empty("rect", "x", num(x), "y", 2, "width", 11, "height", 11, "class", "waits")
-		c.m.Element("text", refused, "x", num(x+16), "y", 12, "class", "small soft")
+		c.m.Empty("rect", "x", charts.Length(x), "y", 2, "width", 11, "height", 11, "class", "waits")
+		c.m.Element("text", refused, "x", charts.Length(x+16), "y", 12, "class", "small soft")
 		c.m.Raw("\n")
 		for _, ms := range ticks(float64(f.Length), int((right-left)/70)) {
 			x := left + (right-left)*ms/float64(f.Length)
-			c.m.Empty("path", "class", "rule", "d", "M"+num(x)+" "+num(top-6)+"V"+num(bottom))
+			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(x)+" "+charts.Length(top-6)+"V"+charts.Length(bottom))
 			anchor := "middle"
-			if x+breadth(num(ms/1000)+" s", 12)/2 > c.width {
+			if x+breadth(charts.Length(ms/1000)+" s", 12)/2 > c.width {
 				x, anchor = c.width, "end"
 			}
-			c.m.Element("text", num(ms/1000)+" s", "x", num(x), "y", num(bottom+15), "class", "small soft", "text-anchor", anchor)
+			c.m.Element("text", charts.Length(ms/1000)+" s", "x", charts.Length(x), "y", charts.Length(bottom+15), "class", "small soft", "text-anchor", anchor)
 		}
 		c.m.Raw("\n")
 		for i, r := range f.Rows {
@@ -277,8 +262,8 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 			if r.Bad {
 				note = "small bad"
 			}
-			c.m.Element("text", r.Name.In(c.in), "x", 12, "y", num(y+15), "class", "bold")
-			c.m.Element("text", r.Note.In(c.in), "x", 12, "y", num(y+32), "class", note)
+			c.m.Element("text", r.Name.In(c.in), "x", 12, "y", charts.Length(y+15), "class", "bold")
+			c.m.Element("text", r.Note.In(c.in), "x", 12, "y", charts.Length(y+32), "class", note)
 			if !beside {
 				y += 41
 			}
@@ -291,13 +276,13 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 					class = "wrong"
 				}
 				if a > 0 {
-					c.m.Empty("rect", "x", num(x), "y", num(y+high-a), "width", num(max(w-1, 1)), "height", num(a), "class", class)
+					c.m.Empty("rect", "x", charts.Length(x), "y", charts.Length(y+high-a), "width", charts.Length(max(w-1, 1)), "height", charts.Length(a), "class", class)
 				}
 				if n > 0 {
-					c.m.Empty("rect", "x", num(x), "y", num(y+high-a-n), "width", num(max(w-1, 1)), "height", num(n), "class", "waits")
+					c.m.Empty("rect", "x", charts.Length(x), "y", charts.Length(y+high-a-n), "width", charts.Length(max(w-1, 1)), "height", charts.Length(n), "class", "waits")
 				}
 			}
-			c.m.Empty("path", "class", "rule", "d", "M"+num(left)+" "+num(y+high)+"H"+num(right))
+			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(left)+" "+charts.Length(y+high)+"H"+charts.Length(right))
 			c.m.Raw("\n")
 		}
 	}

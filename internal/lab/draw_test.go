@@ -12,6 +12,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // samples are records of all forms, with what is awkward: long labels at the edge, marks
@@ -62,7 +65,7 @@ func TestPicturesFit(t *testing.T) {
 		all = append(all, r)
 	}
 	for _, r := range all {
-		for _, l := range Languages {
+		for _, l := range language.All {
 			for _, width := range []int{Wide, Narrow} {
 				var b bytes.Buffer
 				if err := r.Draw(&b, "Who holds it, and for how long, if the one before has crashed?", l, width); err != nil {
@@ -130,7 +133,7 @@ func outside(t *testing.T, svg io.Reader, width float64) (problems []string) {
 				left, right = at-w, at
 			}
 			if left < -1 || right > width+1 {
-				problems = append(problems, strconv.Quote(string(e))+" reaches from "+num(left)+" to "+num(right))
+				problems = append(problems, strconv.Quote(string(e))+" reaches from "+charts.Length(left)+" to "+charts.Length(right))
 			}
 		}
 	}
@@ -248,7 +251,7 @@ func TestExtremesAreDrawn(t *testing.T) {
 		}
 		for _, width := range []int{Wide, Narrow} {
 			var b bytes.Buffer
-			if err := r.Draw(&b, "title", English, width); err != nil {
+			if err := r.Draw(&b, "title", language.English, width); err != nil {
 				t.Fatal(err)
 			}
 			if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
@@ -264,7 +267,7 @@ func TestOutsideNotices(t *testing.T) {
 	r := samples()[2]
 	r.Chart.Bars[0].Name = Plain(strings.Repeat("too long ", 20))
 	var b bytes.Buffer
-	if err := r.Draw(&b, "title", English, Narrow); err != nil {
+	if err := r.Draw(&b, "title", language.English, Narrow); err != nil {
 		t.Fatal(err)
 	}
 	if problems := outside(t, &b, Narrow); len(problems) != 1 {

@@ -3,6 +3,8 @@ package lab
 import (
 	"math"
 	"slices"
+
+	"github.com/batonhq/baton/internal/charts"
 )
 
 const (
@@ -67,8 +69,8 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			word := k.word.In(c.in)
 			widths = append(widths, breadth(word, 12)+40)
 			legend = append(legend, func(x, y float64) {
-				c.m.Empty("rect", "x", num(x), "y", num(y-9), "width", 18, "height", 11, "rx", 2, "class", string(k.kind))
-				c.m.Element("text", word, "x", num(x+23), "y", num(y), "class", "small soft")
+				c.m.Empty("rect", "x", charts.Length(x), "y", charts.Length(y-9), "width", 18, "height", 11, "rx", 2, "class", string(k.kind))
+				c.m.Element("text", word, "x", charts.Length(x+23), "y", charts.Length(y), "class", "small soft")
 			})
 		}
 	}
@@ -80,7 +82,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			widths = append(widths, breadth(word, 12)+32)
 			legend = append(legend, func(x, y float64) {
 				c.shape(k.kind, x+7, y-4)
-				c.m.Element("text", word, "x", num(x+17), "y", num(y), "class", "small soft")
+				c.m.Element("text", word, "x", charts.Length(x+17), "y", charts.Length(y), "class", "small soft")
 			})
 		}
 	}
@@ -96,14 +98,14 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	}
 	return ly + 12, func() {
 		for _, ms := range ticks(float64(t.Length), int((c.width-left)/85)) {
-			x := num(at(int(ms)))
-			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+num(bottom))
-			label := num(ms/1000) + " s"
+			x := charts.Length(at(int(ms)))
+			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+charts.Length(bottom))
+			label := charts.Length(ms/1000) + " s"
 			if t.Length < 2000 {
-				label = num(ms) + " ms"
+				label = charts.Length(ms) + " ms"
 			}
 			if t.Length > 600_000 {
-				label = num(math.Round(ms/600)/100) + " min"
+				label = charts.Length(math.Round(ms/600)/100) + " min"
 			}
 			anchor := "middle"
 			if ms == 0 {
@@ -111,20 +113,20 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			} else if at(int(ms)) > c.width-30 {
 				anchor = "end"
 			}
-			c.m.Element("text", label, "x", x, "y", num(bottom+14), "class", "small soft", "text-anchor", anchor)
+			c.m.Element("text", label, "x", x, "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", anchor)
 		}
 		c.m.Raw("\n")
 		for _, l := range lanes {
 			if beside {
 				for i, line := range l.name {
-					c.m.Element("text", line, "x", 12, "y", num(l.y+15+textHigh*float64(i)), "class", "bold")
+					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y+15+textHigh*float64(i)), "class", "bold")
 				}
 			} else {
 				for i, line := range l.name {
-					c.m.Element("text", line, "x", 12, "y", num(l.y-5-textHigh*float64(len(l.name)-1-i)), "class", "bold")
+					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y-5-textHigh*float64(len(l.name)-1-i)), "class", "bold")
 				}
 			}
-			c.m.Empty("path", "class", "lane", "d", "M"+num(left)+" "+num(l.y+barHigh/2)+"H"+num(c.width-right))
+			c.m.Empty("path", "class", "lane", "d", "M"+charts.Length(left)+" "+charts.Length(l.y+barHigh/2)+"H"+charts.Length(c.width-right))
 			for _, s := range l.Spans {
 				c.span(s, at(s.From), at(s.To), l.y)
 			}
@@ -137,7 +139,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 					if shapes[p.mark.Kind][0] == "bad" {
 						class = "small bad"
 					}
-					c.m.Element("text", p.text, "x", num(p.left), "y", num(l.y+barHigh+13+textHigh*float64(p.row)), "class", class)
+					c.m.Element("text", p.text, "x", charts.Length(p.left), "y", charts.Length(l.y+barHigh+13+textHigh*float64(p.row)), "class", class)
 				}
 				c.m.End()
 				c.m.Raw("\n")
@@ -155,9 +157,9 @@ func (c *canvas) span(s *Span, from, to, y float64) {
 	if label != "" {
 		c.m.Element("title", label)
 	}
-	c.m.Empty("rect", "x", num(from), "y", num(y), "width", num(max(to-from, 1.5)), "height", num(barHigh), "rx", 3, "class", string(s.Kind))
+	c.m.Empty("rect", "x", charts.Length(from), "y", charts.Length(y), "width", charts.Length(max(to-from, 1.5)), "height", charts.Length(barHigh), "rx", 3, "class", string(s.Kind))
 	if label != "" && breadth(label, 12)+8 < to-from {
-		c.m.Element("text", label, "x", num(from+5), "y", num(y+15), "class", "small in in-"+string(s.Kind))
+		c.m.Element("text", label, "x", charts.Length(from+5), "y", charts.Length(y+15), "class", "small in in-"+string(s.Kind))
 	}
 	c.m.End()
 }

@@ -8,19 +8,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+
+	"github.com/batonhq/baton/internal/language"
 )
-
-// A Language is one that people read here.
-type Language string
-
-// The languages.
-const (
-	English Language = "en"
-	Chinese Language = "zh"
-)
-
-// Languages are all of them.
-var Languages = []Language{English, Chinese}
 
 // A Text is in both languages.
 type Text struct{ EN, ZH string }
@@ -37,8 +27,8 @@ func Textf(english, chinese string, values ...any) Text {
 }
 
 // In returns the text in a language.
-func (t Text) In(l Language) string {
-	if l == Chinese {
+func (t Text) In(l language.Language) string {
+	if l == language.Chinese {
 		return t.ZH
 	}
 	return t.EN
@@ -49,7 +39,7 @@ func (t Text) MarshalJSON() ([]byte, error) {
 	if t.EN == t.ZH {
 		return json.Marshal(t.EN)
 	}
-	return json.Marshal(map[Language]string{English: t.EN, Chinese: t.ZH})
+	return json.Marshal(map[language.Language]string{language.English: t.EN, language.Chinese: t.ZH})
 }
 
 // UnmarshalJSON reads what MarshalJSON writes.

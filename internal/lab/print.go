@@ -6,12 +6,13 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
 // Print writes the record for a terminal: the picture if it is a timeline, the tables, and
 // what the figures mean. No line is wider than width, in columns, which is at least 30.
-func (r *Record) Print(w io.Writer, l Language, width int) error {
+func (r *Record) Print(w io.Writer, l language.Language, width int) error {
 	var b strings.Builder
 	if r.Timeline != nil {
 		r.Timeline.print(&b, l, width)
@@ -45,7 +46,7 @@ func Fold(s, before string, width int) string {
 }
 
 // print writes columns, or where they do not fit a line for each cell.
-func (t *Table) print(b *strings.Builder, l Language, width int) {
+func (t *Table) print(b *strings.Builder, l language.Language, width int) {
 	widths := make([]int, len(t.Columns))
 	all := append([][]Text{t.Columns}, t.Rows...)
 	for _, row := range all {
@@ -87,7 +88,7 @@ func (t *Table) print(b *strings.Builder, l Language, width int) {
 var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "▓", Works: "▬", Paused: "=", Down: "x"}
 
 // print draws a line for each lane, and lists the marks below in the order of time.
-func (t *Timeline) print(b *strings.Builder, l Language, width int) {
+func (t *Timeline) print(b *strings.Builder, l language.Language, width int) {
 	names := 0
 	for _, lane := range t.Lanes {
 		names = max(names, textwidth.Of(lane.Name.In(l)))

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
@@ -31,7 +32,7 @@ func TestPrintFits(t *testing.T) {
 		t.Fatalf("there are %d records", len(records))
 	}
 	for _, r := range records {
-		for _, l := range Languages {
+		for _, l := range language.All {
 			for _, width := range []int{30, 40, 80, 120} {
 				var b strings.Builder
 				if err := r.Print(&b, l, width); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // A Shape is what the goroutines of a measurement ask for.
@@ -41,8 +42,8 @@ func (s Shape) String() string {
 }
 
 // In is what String says, in a language.
-func (s Shape) In(l Language) string {
-	if l != Chinese {
+func (s Shape) In(l language.Language) string {
+	if l != language.Chinese {
 		return s.String()
 	}
 	switch s {
@@ -323,8 +324,8 @@ func (f *field) key(s Shape, i int) string {
 	return name
 }
 
-// cleanUp sees to it that the keys are free. They have names that nobody else
-// uses, so whoever still holds or waits is ours.
+// cleanUp sees to it that the keys are free. No other program uses their
+// names, so each claim that still holds or waits is ours.
 func (f *field) cleanUp(ctx context.Context) {
 	in, ok := f.Store.(driver.Inspector)
 	if !ok {

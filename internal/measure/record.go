@@ -11,15 +11,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-)
 
-// A Language is that of a page.
-type Language string
-
-// The languages of pages. English is the zero Language, too.
-const (
-	English Language = "en"
-	Chinese Language = "zh-Hans"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // A Report is a Result, and how it was measured. As JSON it can be read again: pages are made
@@ -83,7 +76,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	v := reportJSON{
 		Complete: r.Result.Complete, Rounded: r.Rounded, Began: r.Began.UTC().Truncate(time.Second), Took: r.Took.Round(time.Millisecond).Seconds(),
 		Build: r.Build, Go: r.Go, Platform: r.Platform, CPUs: r.CPUs, Repetitions: r.Repetitions,
-		Method: r.Method(English), Results: []cellJSON{}, Failed: map[string]string{},
+		Method: r.Method(language.English), Results: []cellJSON{}, Failed: map[string]string{},
 	}
 	for _, s := range r.Stores {
 		v.Stores = append(v.Stores, storeJSON{s.Name, s.About})
@@ -164,9 +157,9 @@ func figuresOf(all map[string]*float64) Figures {
 }
 
 // Method says in sentences how it was measured.
-func (r *Report) Method(l Language) []string {
+func (r *Report) Method(l language.Language) []string {
 	began, took := r.Began.UTC().Format("2006-01-02 15:04 UTC"), shortSpan(r.Took)
-	if l == Chinese {
+	if l == language.Chinese {
 		all := []string{
 			fmt.Sprintf("测于 %s，用时 %s，baton %s，%s。", began, took, r.Build, r.Go),
 			fmt.Sprintf("程序有 %d 个 CPU，%s；同一台机器上的服务器与它共用。", r.CPUs, r.Platform),
@@ -205,16 +198,16 @@ func shortSpan(d time.Duration) string {
 }
 
 // Notes says in sentences what went wrong.
-func (r *Report) Notes(l Language) (all []string) {
+func (r *Report) Notes(l language.Language) (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Result.Failed)) {
-		if l == Chinese {
+		if l == language.Chinese {
 			all = append(all, name+" 失败，此后没有再测："+r.Result.Failed[name].Error())
 		} else {
 			all = append(all, name+" failed, and was left out from then on: "+r.Result.Failed[name].Error())
 		}
 	}
 	if !r.Result.Complete {
-		if l == Chinese {
+		if l == language.Chinese {
 			all = append(all, "没有全部测完。")
 		} else {
 			all = append(all, "Not everything was measured.")
@@ -224,7 +217,7 @@ func (r *Report) Notes(l Language) (all []string) {
 }
 
 // Markdown writes all tables, and how they were measured.
-func (r *Report) Markdown(w *strings.Builder, l Language) {
+func (r *Report) Markdown(w *strings.Builder, l language.Language) {
 	var last Shape
 	line := func(cells []string) { w.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	for _, t := range r.Result.Tables() {
@@ -253,16 +246,16 @@ func Capital(text string) string {
 }
 
 // Goroutines is the word for how many ask.
-func Goroutines(l Language) string {
-	if l == Chinese {
+func Goroutines(l language.Language) string {
+	if l == language.Chinese {
 		return "goroutine 数"
 	}
 	return "goroutines"
 }
 
 // HowMeasured is the heading above Method.
-func HowMeasured(l Language) string {
-	if l == Chinese {
+func HowMeasured(l language.Language) string {
+	if l == language.Chinese {
 		return "怎样测的"
 	}
 	return "How this was measured"

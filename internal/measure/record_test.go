@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/batonhq/baton/internal/language"
 )
 
 // What is read from JSON gives the same JSON, and the same pages.
@@ -40,7 +42,7 @@ func TestReportIsReadAgain(t *testing.T) {
 	if string(first) != string(second) {
 		t.Errorf("it is\n%s\nand then\n%s", first, second)
 	}
-	for _, l := range []Language{English, Chinese} {
+	for _, l := range []language.Language{language.English, language.Chinese} {
 		var one, two strings.Builder
 		r.Markdown(&one, l)
 		again.Markdown(&two, l)
@@ -56,7 +58,7 @@ func TestReportIsReadAgain(t *testing.T) {
 // Each metric and shape has words of its own in each language.
 func TestLanguages(t *testing.T) {
 	t.Parallel()
-	for _, l := range []Language{English, Chinese} {
+	for _, l := range []language.Language{language.English, language.Chinese} {
 		seen := map[string]bool{}
 		for _, m := range Metrics {
 			seen[m.In(l)] = true

@@ -3,6 +3,8 @@ package measure
 import (
 	"math"
 	"strconv"
+
+	"github.com/batonhq/baton/internal/language"
 )
 
 // A Metric is one of the Figures, to be shown.
@@ -29,8 +31,8 @@ var Metrics = []Metric{
 }
 
 // In is the title in a language.
-func (m Metric) In(l Language) string {
-	if l == Chinese {
+func (m Metric) In(l language.Language) string {
+	if l == language.Chinese {
 		return m.Chinese
 	}
 	return m.Title

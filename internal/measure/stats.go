@@ -89,7 +89,7 @@ func Median(values []float64) float64 {
 }
 
 // MostOverLeast is how many times more the best served got than the worst:
-// infinite if somebody got nothing, NaN if nobody got anything.
+// infinite if one got nothing, NaN if all got nothing.
 func MostOverLeast(counts []int64) float64 {
 	if len(counts) == 0 || slices.Max(counts) == 0 {
 		return math.NaN()

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -69,21 +70,21 @@ func TestCommands(t *testing.T) {
 		rules := ""
 		var prints []string
 		for _, b := range p.blocks {
-			switch b.language {
+			switch b.Language {
 			case "sh":
-				script.WriteString(b.text)
+				script.WriteString(b.Text)
 			case "yaml":
 				if !forKubernetes(b) {
-					rules = b.text
+					rules = b.Text
 					continue
 				}
-				commands, err := containers(b.text)
+				commands, err := containers(b.Text)
 				if err != nil {
-					t.Errorf("%s: %v\n%s", p.path, err, b.text)
+					t.Errorf("%s: %v\n%s", p.path, err, b.Text)
 				}
 				script.WriteString(commands)
 			case "text":
-				prints = append(prints, b.text)
+				prints = append(prints, b.Text)
 			}
 		}
 		if script.Len() == 0 {
@@ -157,7 +158,7 @@ func ours(t *testing.T, p page, script string) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !slices.Contains(p.blocks, block{"go", string(text)}) {
+		if !slices.Contains(p.blocks, pagecode.Block{Language: "go", Text: string(text)}) {
 			continue
 		}
 		program := filepath.Join(t.TempDir(), "program")

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // forKubernetes says whether a block is an object of Kubernetes.
-func forKubernetes(b block) bool {
-	return b.language == "yaml" && strings.Contains(b.text, "apiVersion:")
+func forKubernetes(b pagecode.Block) bool {
+	return b.Language == "yaml" && strings.Contains(b.Text, "apiVersion:")
 }
 
 // An object is what the pages use of Deployment and CronJob; another field is an error.

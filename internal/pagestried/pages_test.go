@@ -17,11 +17,8 @@ import (
 type page struct {
 	path   string // below the repository
 	text   string
-	blocks []block
+	blocks []pagecode.Block
 }
-
-// A block is fenced code.
-type block struct{ language, text string }
 
 // pages reads all pages.
 func pages(repo fs.FS) (all []page, err error) {
@@ -35,14 +32,7 @@ func pages(repo fs.FS) (all []page, err error) {
 			if err != nil {
 				return nil, err
 			}
-			p := page{path: name, text: string(text)}
-			for i, part := range strings.Split(p.text, "```") {
-				if i%2 == 1 {
-					language, code, _ := strings.Cut(part, "\n")
-					p.blocks = append(p.blocks, block{language, code})
-				}
-			}
-			all = append(all, p)
+			all = append(all, page{name, string(text), pagecode.All(string(text))})
 		}
 	}
 	return all, nil
@@ -60,7 +50,7 @@ var sections = []string{
 
 // check returns what is wrong with the pages. ran says whether TestCommands or TestRules
 // has a block.
-func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err error) {
+func check(repo fs.FS, ran func(p page, b pagecode.Block) bool) (problems []string, err error) {
 	all, err := pages(repo)
 	if err != nil {
 		return nil, err
@@ -96,10 +86,10 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 		}
 		for _, b := range p.blocks {
 			switch {
-			case b.language == "go" && !strings.Contains(code.String(), pagecode.Plain(b.text)):
-				problem("no test compiles\n%s", b.text)
-			case b.language != "go" && !ran(p, b):
-				problem("no test runs this block of %q\n%s", b.language, b.text)
+			case b.Language == "go" && !strings.Contains(code.String(), pagecode.Plain(b.Text)):
+				problem("no test compiles\n%s", b.Text)
+			case b.Language != "go" && !ran(p, b):
+				problem("no test runs this block of %q\n%s", b.Language, b.Text)
 			}
 		}
 		if _, then, program := strings.Cut(p.text, "package main"); program && !strings.Contains(then, "go mod tidy") {
@@ -129,8 +119,8 @@ func check(repo fs.FS, ran func(p page, b block) bool) (problems []string, err e
 
 // runs says whether TestCommands or TestRules has a block. What an explanation draws has no
 // language.
-func runs(p page, b block) bool {
-	return slices.Contains([]string{"sh", "text", "yaml"}, b.language) || b.language == "" && path.Dir(p.path) == "docs/explanation"
+func runs(p page, b pagecode.Block) bool {
+	return slices.Contains([]string{"sh", "text", "yaml"}, b.Language) || b.Language == "" && path.Dir(p.path) == "docs/explanation"
 }
 
 func TestPages(t *testing.T) {

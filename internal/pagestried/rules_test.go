@@ -19,10 +19,10 @@ func TestRules(t *testing.T) {
 	read := make(map[string]rules.Rules)
 	for _, p := range all {
 		for _, b := range p.blocks {
-			if b.language != "yaml" || forKubernetes(b) {
+			if b.Language != "yaml" || forKubernetes(b) {
 				continue
 			}
-			if read[p.path], err = rules.Parse(p.path, []byte(b.text)); err != nil {
+			if read[p.path], err = rules.Parse(p.path, []byte(b.Text)); err != nil {
 				t.Error(err)
 			}
 		}

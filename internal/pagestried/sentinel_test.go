@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/batontest"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -25,9 +25,11 @@ func TestSentinel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(raw), "```yaml\n")
-	text, _, _ = strings.Cut(text, "```")
-	all, err := rules.Parse("sentinel.md", []byte(text))
+	blocks := pagecode.Blocks(string(raw), "yaml")
+	if len(blocks) == 0 {
+		t.Fatal("sentinel.md has no rules")
+	}
+	all, err := rules.Parse("sentinel.md", []byte(blocks[0]))
 	if err != nil {
 		t.Fatal(err)
 	}

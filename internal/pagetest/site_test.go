@@ -26,6 +26,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/batonhq/baton/internal/pagecode"
 )
 
 // repository is where links of the site lead that leave docs/.
@@ -326,8 +328,6 @@ func (s *built) follow(link string) string {
 	return ""
 }
 
-var fenced = regexp.MustCompile("(?ms)^```(\\w*)[^\n]*\n(.*?)\n?^```$")
-
 // code compares the blocks of code with those of the page in Markdown.
 func (s *built) code(t *testing.T) {
 	count, diagrams := 0, 0
@@ -338,11 +338,11 @@ func (s *built) code(t *testing.T) {
 			continue
 		}
 		var want, drawn []string
-		for _, block := range fenced.FindAllStringSubmatch(string(source), -1) {
-			if block[1] == "mermaid" {
-				drawn = append(drawn, block[2])
+		for _, block := range pagecode.All(string(source)) {
+			if block.Language == "mermaid" {
+				drawn = append(drawn, block.Text)
 			} else {
-				want = append(want, block[2])
+				want = append(want, block.Text)
 			}
 		}
 		diagrams += len(drawn)

@@ -20,6 +20,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server"
@@ -33,10 +34,8 @@ func block(t *testing.T, name string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, found := strings.Cut(string(page), "<!-- "+name+" -->\n```")
-	_, rest, cut := strings.Cut(rest, "\n")
-	text, _, closed := strings.Cut(rest, "```\n")
-	if !found || !cut || !closed {
+	text, found := pagecode.Marked(string(page), name)
+	if !found {
 		t.Fatalf("docs/proxies.md has no code marked %s", name)
 	}
 	return text

@@ -2,9 +2,9 @@ package roles_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/roles"
 )
 
@@ -15,12 +15,11 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, file, ok := strings.Cut(string(page), "```\n# NAME")
-	file, _, ends := strings.Cut("# NAME"+file, "```")
-	if !ok || !ends {
-		t.Fatal("docs/security.md shows no roles")
+	file := pagecode.Blocks(string(page), "")
+	if len(file) != 1 {
+		t.Fatalf("docs/security.md shows %d files of roles", len(file))
 	}
-	table, warnings, err := roles.Parse([]byte(file))
+	table, warnings, err := roles.Parse([]byte(file[0]))
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}

@@ -1,4 +1,4 @@
-// Package suggest finds what somebody who mistyped a word probably meant.
+// Package suggest finds the word that a mistyped one probably stands for.
 package suggest
 
 // Nearest returns the candidate that is the fewest edits away from word, or

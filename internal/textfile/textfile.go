@@ -222,8 +222,8 @@ const maxOld = 1 << 20
 // Replace replaces the file at path by what next makes of its text, nil if there is
 // none. Readers see the old file or the new one, never a part; of several writers the
 // last one wins. Everybody may read the file. A symbolic link in its place is
-// replaced, not followed, and no other file of the directory is written to, whoever
-// may write there.
+// replaced, not followed, and no other file of the directory is written to, also if
+// other users may write there.
 //
 // Replace does not wait for the disk: after a failure of the machine the file may be
 // the old one, or empty.

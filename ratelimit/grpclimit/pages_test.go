@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/grpclimit"
 	"github.com/batonhq/baton/ratelimit/httplimit"
@@ -29,26 +30,16 @@ func TestPageShowsWhatRuns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := func(text string) string {
-		var lines []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, " // ")
-			lines = append(lines, strings.TrimSpace(line))
-		}
-		return strings.Join(lines, "\n")
-	}
 	_, section, _ := strings.Cut(string(page), "## In front of a server\n")
 	section, _, _ = strings.Cut(section, "\n## ")
-	blocks := 0
-	for i, block := range strings.Split(section, "```") {
-		if text, code := strings.CutPrefix(block, "go\n"); code && i%2 == 1 {
-			if blocks++; !strings.Contains(plain(string(self)), plain(text)) {
-				t.Errorf("no test here runs\n%s", text)
-			}
+	blocks := pagecode.Blocks(section, "go")
+	for _, block := range blocks {
+		if !strings.Contains(pagecode.Plain(string(self)), pagecode.Plain(block)) {
+			t.Errorf("no test here runs\n%s", block)
 		}
 	}
-	if blocks != 2 {
-		t.Errorf("the section has %d blocks of Go", blocks)
+	if len(blocks) != 2 {
+		t.Errorf("the section has %d blocks of Go", len(blocks))
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/httplimit"
 	"github.com/batonhq/baton/ratelimit/rules"
@@ -27,24 +28,14 @@ func TestPageOfCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain := func(text string) string {
-		var lines []string
-		for line := range strings.Lines(text) {
-			line, _, _ = strings.Cut(line, " // ")
-			lines = append(lines, strings.TrimSpace(line))
-		}
-		return strings.Join(lines, "\n")
-	}
-	blocks := 0
-	for i, block := range strings.Split(string(page), "```") {
-		if text, code := strings.CutPrefix(block, "go\n"); code && i%2 == 1 {
-			if blocks++; !strings.Contains(plain(string(self)), plain(text)) {
-				t.Errorf("no test here runs\n%s", text)
-			}
+	blocks := pagecode.Blocks(string(page), "go")
+	for _, block := range blocks {
+		if !strings.Contains(pagecode.Plain(string(self)), pagecode.Plain(block)) {
+			t.Errorf("no test here runs\n%s", block)
 		}
 	}
-	if blocks != 3 {
-		t.Errorf("the page has %d blocks of Go", blocks)
+	if len(blocks) != 3 {
+		t.Errorf("the page has %d blocks of Go", len(blocks))
 	}
 
 	t.Chdir(t.TempDir())
@@ -105,12 +96,8 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all rules.Rules
-	for i, block := range strings.Split(string(raw), "```") {
-		text, yaml := strings.CutPrefix(block, "yaml\n")
-		if i%2 == 0 || !yaml {
-			continue
-		}
-		r, err := rules.Parse("docs/rules.md", []byte(text))
+	for _, block := range pagecode.Blocks(string(raw), "yaml") {
+		r, err := rules.Parse("docs/rules.md", []byte(block))
 		if err != nil {
 			t.Fatal(err)
 		}

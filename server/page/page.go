@@ -112,7 +112,7 @@ const (
 	maxAsking    = 100
 )
 
-// New makes a Page. It does not talk to the store before somebody looks.
+// New makes a Page. It does not talk to the store before a browser asks for the page.
 func New(cfg Config) (*Page, error) {
 	if cfg.Locks == nil {
 		return nil, errors.New("page: config: Locks is missing")

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/rls"
@@ -25,9 +26,7 @@ func TestPageOfCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, code, found := strings.Cut(string(page), "```go\n")
-	code, _, _ = strings.Cut(code, "```")
-	if indented := "\t" + strings.ReplaceAll(strings.TrimSpace(code), "\n", "\n\t"); !found || !strings.Contains(string(self), indented) {
+	if code := pagecode.Blocks(string(page), "go"); len(code) != 1 || !strings.Contains(pagecode.Plain(string(self)), pagecode.Plain(code[0])) {
 		t.Errorf("no test here runs\n%s", code)
 	}
 	t.Chdir(t.TempDir())

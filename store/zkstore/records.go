@@ -355,8 +355,8 @@ func (s *Store) listRecords(ctx context.Context, prefix string, show func(driver
 	return nil
 }
 
-// showRecords shows those of the keys that have a record. more reports whether whoever
-// looks wants more.
+// showRecords shows those of the keys that have a record. more reports whether show
+// wants more.
 func (s *Store) showRecords(ctx context.Context, keys []string, show func(driver.Record) bool) (more bool, err error) {
 	data, errs := make([]nodeData, len(keys)), make([]error, len(keys))
 	each(len(keys), func(i int) { data[i], errs[i] = s.get(ctx, s.recordPath(keys[i])) })

@@ -254,8 +254,8 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
 }
 
-// unwritten is the version of a node's data before the first change. Whoever marks the
-// node does it on that condition, so that it does not undo a Rename, which marks it, too.
+// unwritten is the version of a node's data before the first change. A node is
+// marked on that condition, so that marking does not undo a Rename, which marks it, too.
 const unwritten = 0
 
 // mark makes the claim's node say that it holds.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 )
 
@@ -103,11 +104,11 @@ func text(kind, content string) http.HandlerFunc {
 	}
 }
 
-func languageOf(r *http.Request) lab.Language {
-	if r.URL.Query().Get("lang") == string(lab.Chinese) {
-		return lab.Chinese
+func languageOf(r *http.Request) language.Language {
+	if r.URL.Query().Get("lang") == string(language.Chinese) {
+		return language.Chinese
 	}
-	return lab.English
+	return language.English
 }
 
 var words = struct{ title, lead, run, running, busy, ended, other, tests, list lab.Text }{
@@ -123,11 +124,11 @@ var words = struct{ title, lead, run, running, busy, ended, other, tests, list l
 }
 
 // front is the page itself.
-func (p *Page) front(w http.ResponseWriter, l lab.Language) {
+func (p *Page) front(w http.ResponseWriter, l language.Language) {
 	var b bytes.Buffer
 	m := markup.New(&b)
 	m.Raw("<!doctype html>\n")
-	m.Start("html", "lang", map[lab.Language]string{lab.English: "en", lab.Chinese: "zh-Hans"}[l])
+	m.Start("html", "lang", l.Tag())
 	m.Inside("head", func() {
 		m.Empty("meta", "charset", "utf-8")
 		m.Empty("meta", "name", "viewport", "content", "width=device-width")
@@ -138,9 +139,9 @@ func (p *Page) front(w http.ResponseWriter, l lab.Language) {
 	m.Start("body", "data-lang", l, "data-running", words.running.In(l), "data-ended", words.ended.In(l))
 	m.Inside("header", func() {
 		m.Element("h1", words.title.In(l))
-		other := lab.Chinese
-		if l == lab.Chinese {
-			other = lab.English
+		other := language.Chinese
+		if l == language.Chinese {
+			other = language.English
 		}
 		m.Element("a", words.other.In(l), "href", "?lang="+string(other), "class", "language")
 	})
@@ -325,7 +326,7 @@ func (p *Page) events(w http.ResponseWriter, r *http.Request) {
 }
 
 // send sends the state of a question, with its picture and its tables.
-func (p *Page) send(w http.ResponseWriter, s state, l lab.Language, width int) error {
+func (p *Page) send(w http.ResponseWriter, s state, l language.Language, width int) error {
 	i := slices.IndexFunc(p.questions, func(q *lab.Question) bool { return q.Name == s.Name })
 	event := struct {
 		state
@@ -344,7 +345,7 @@ func (p *Page) send(w http.ResponseWriter, s state, l lab.Language, width int) e
 }
 
 // show is a record as HTML.
-func show(r *lab.Record, title string, l lab.Language, width int) string {
+func show(r *lab.Record, title string, l language.Language, width int) string {
 	var b strings.Builder
 	if r.Draw(&b, title, l, width) != nil {
 		b.Reset() // nothing to be drawn yet

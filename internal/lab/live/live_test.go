@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/language"
 )
 
 // twoQuestions are one that waits until it may go on, and one that fails.
@@ -214,7 +215,7 @@ func TestEndingLaboratoryStartsNothing(t *testing.T) {
 func TestPageIsWellFormed(t *testing.T) {
 	t.Parallel()
 	base := start(t, twoQuestions(nil))
-	for _, l := range lab.Languages {
+	for _, l := range language.All {
 		answer, err := http.Get(base + "?lang=" + string(l))
 		if err != nil {
 			t.Fatal(err)

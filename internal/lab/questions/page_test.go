@@ -16,6 +16,7 @@ import (
 	"unicode"
 
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/language"
 )
 
 var update = flag.Bool("update", false, "write docs/lab.md, docs/zh/lab.md and the pictures of docs/lab from the records there")
@@ -42,7 +43,7 @@ func TestPageIsFresh(t *testing.T) {
 			continue
 		}
 		records[q.Name] = record
-		for _, l := range lab.Languages {
+		for _, l := range language.All {
 			for _, width := range []int{lab.Wide, lab.Narrow} {
 				want["lab/"+lab.PictureName(q.Name, l, width)] = draw(t, q, record, l, width)
 			}
@@ -51,8 +52,8 @@ func TestPageIsFresh(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	want["lab.md"] = pageOf(t, lab.English, records)
-	want["zh/lab.md"] = pageOf(t, lab.Chinese, records)
+	want["lab.md"] = pageOf(t, language.English, records)
+	want["zh/lab.md"] = pageOf(t, language.Chinese, records)
 	there, err := filepath.Glob(filepath.Join(folder, "*"))
 	if err != nil {
 		t.Fatal(err)
@@ -79,10 +80,10 @@ func TestPageIsFresh(t *testing.T) {
 }
 
 // pageOf is the page with all questions: answer, command, picture, table, source.
-func pageOf(t *testing.T, l lab.Language, records map[string]*lab.Record) []byte {
+func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) []byte {
 	var b strings.Builder
 	top, here := "../", "./lab/"
-	if l == lab.Chinese {
+	if l == language.Chinese {
 		top, here = "../../", "../lab/"
 	}
 	say := func(english, chinese string) { b.WriteString(text(english, chinese).In(l) + "\n\n") }
@@ -146,7 +147,7 @@ func anchor(heading string) string {
 	}, heading), " ", "-")
 }
 
-func markdown(b *strings.Builder, t *lab.Table, l lab.Language) {
+func markdown(b *strings.Builder, t *lab.Table, l language.Language) {
 	row := func(cells []lab.Text) {
 		for _, c := range cells {
 			b.WriteString("| " + strings.ReplaceAll(c.In(l), "|", `\|`) + " ")

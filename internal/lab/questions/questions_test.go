@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -47,7 +48,7 @@ func TestQuestions(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, l := range lab.Languages {
+			for _, l := range language.All {
 				for _, width := range []int{lab.Wide, lab.Narrow} {
 					first, second := draw(t, q, record, l, width), draw(t, q, again, l, width)
 					if !bytes.Equal(first, second) {
@@ -91,7 +92,7 @@ func need(t *testing.T, q *lab.Question) {
 	}
 }
 
-func draw(t *testing.T, q *lab.Question, r *lab.Record, l lab.Language, width int) []byte {
+func draw(t *testing.T, q *lab.Question, r *lab.Record, l language.Language, width int) []byte {
 	var b bytes.Buffer
 	if err := r.Draw(&b, q.Ask.In(l), l, width); err != nil {
 		t.Fatal(err)

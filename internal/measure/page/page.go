@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
 )
@@ -15,7 +16,7 @@ import (
 // A Page is what stands on it.
 type Page struct {
 	Report   *measure.Report
-	Language measure.Language // "" is English
+	Language language.Language // "" is English
 }
 
 //go:embed page.css
@@ -32,16 +33,16 @@ type section struct {
 // words are those of a page that no figure has.
 type words struct{ title, inFigures, alike string }
 
-var spoken = map[measure.Language]words{
-	measure.English: {"Locks, measured", "The same in figures", "Not drawn, because all are about alike: %s, from %s to %s."},
-	measure.Chinese: {"锁的测量", "同样的数字", "没有画，因为几乎没有差别：%s，从 %s 到 %s。"},
+var spoken = map[language.Language]words{
+	language.English: {"Locks, measured", "The same in figures", "Not drawn, because all are about alike: %s, from %s to %s."},
+	language.Chinese: {"锁的测量", "同样的数字", "没有画，因为几乎没有差别：%s，从 %s 到 %s。"},
 }
 
 // Write writes the page. It is well-formed XML, too.
 func Write(w io.Writer, p Page) error {
 	l := p.Language
 	if l == "" {
-		l = measure.English
+		l = language.English
 	}
 	words, r := spoken[l], p.Report
 	var sections []section
@@ -65,7 +66,7 @@ func Write(w io.Writer, p Page) error {
 	}
 	m := markup.New(w)
 	m.Raw("<!doctype html>\n")
-	m.Start("html", "lang", string(l))
+	m.Start("html", "lang", l.Tag())
 	m.Inside("head", func() {
 		m.Empty("meta", "charset", "utf-8")
 		m.Empty("meta", "name", "viewport", "content", "width=device-width")
@@ -130,7 +131,7 @@ func list(m *markup.Writer, sentences []string) {
 	m.End()
 }
 
-func writeTable(m *markup.Writer, t measure.Table, l measure.Language) {
+func writeTable(m *markup.Writer, t measure.Table, l language.Language) {
 	m.Start("div", "class", "wide")
 	m.Start("table")
 	m.Element("caption", t.Metric.In(l))

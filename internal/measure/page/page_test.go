@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/textwidth"
 )
@@ -145,7 +146,7 @@ func TestLabelsAreApart(t *testing.T) {
 			// All lines end at the lowest or at the highest value.
 			r.Cells = append(r.Cells, &measure.Cell{Target: name, Shape: measure.Apart, Goroutines: 2, Repetitions: []measure.Figures{{P50: []float64{1e-6, 1e-3}[i%2]}}})
 		}
-		p := draw(r, measure.Apart, measure.Metrics[0], measure.English)
+		p := draw(r, measure.Apart, measure.Metrics[0], language.English)
 		var at []float64
 		for _, s := range p.Series {
 			at = append(at, s.Label.Y)
@@ -184,7 +185,7 @@ func TestAlikeIsNotDrawn(t *testing.T) {
 func TestPageInChinese(t *testing.T) {
 	t.Parallel()
 	p := sample()
-	p.Language = measure.Chinese
+	p.Language = language.Chinese
 	text := write(t, p)
 	for _, english := range []string{"goroutines", "fairness", "Measured", "How this", "One key", "Not "} {
 		if strings.Contains(text, english) {

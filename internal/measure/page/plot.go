@@ -1,13 +1,13 @@
 package page
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"regexp"
-	"slices"
 	"strconv"
 
+	"github.com/batonhq/baton/internal/charts"
+	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/markup"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/textwidth"
@@ -61,22 +61,8 @@ type mark struct{ X, Y, Title string }
 
 type bar struct{ X, From, To string }
 
-// marks tell lines apart without colours.
-var marks = []string{
-	"M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",               // disc
-	"M-3.2-3.2h6.4v6.4h-6.4z",                                     // square
-	"M0-4.4L4.2 3.2H-4.2z",                                        // triangle
-	"M0-4.6L4.6 0L0 4.6L-4.6 0z",                                  // diamond
-	"M0 4.4L4.2-3.2H-4.2z",                                        // triangle, on its head
-	"M-4.4-1.2h3.2v-3.2h2.4v3.2h3.2v2.4h-3.2v3.2h-2.4v-3.2h-3.2z", // cross
-	"M-4.4-1.8h8.8v3.6h-8.8z",                                     // bar, lying
-	"M-1.8-4.4h3.6v8.8h-3.6z",                                     // bar, standing
-	"M-4-2.6L-2.6-4L0-1.4L2.6-4L4-2.6L1.4 0L4 2.6L2.6 4L0 1.4L-2.6 4L-4 2.6L-1.4 0z", // cross, lying
-	"M-4.4 0h3.2L0-4.4L1.2 0h3.2L0 4.4z",                                             // arrows
-}
-
 // markOf is the mark of a target: with its colour, no other of a hundred has it.
-func markOf(target int) string { return marks[(target+target/colours)%len(marks)] }
+func markOf(target int) string { return charts.Marks[(target+target/colours)%len(charts.Marks)] }
 
 // class is that of a colour.
 func class(name string, colour int) string { return name + strconv.Itoa(colour) }
@@ -106,9 +92,9 @@ func (p plot) write(m *markup.Writer) {
 			m.Element("title", k.Title)
 			m.End()
 		}
-		m.Empty("path", "class", class("lead s", s.N), "d", "M"+s.Label.End.X+" "+s.Label.End.Y+"L"+number(s.Label.X-9)+" "+number(s.Label.Y))
-		m.Empty("path", "class", class("mark f", s.N), "transform", "translate("+number(s.Label.X-6)+" "+number(s.Label.Y)+")", "d", s.Mark)
-		m.Element("text", s.Label.Text, "class", "name", "x", number(s.Label.X), "y", number(s.Label.Y+3.5))
+		m.Empty("path", "class", class("lead s", s.N), "d", "M"+s.Label.End.X+" "+s.Label.End.Y+"L"+charts.Length(s.Label.X-9)+" "+charts.Length(s.Label.Y))
+		m.Empty("path", "class", class("mark f", s.N), "transform", "translate("+charts.Length(s.Label.X-6)+" "+charts.Length(s.Label.Y)+")", "d", s.Mark)
+		m.Element("text", s.Label.Text, "class", "name", "x", charts.Length(s.Label.X), "y", charts.Length(s.Label.Y+3.5))
 		m.End()
 	}
 	m.End()
@@ -137,7 +123,7 @@ func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high flo
 	return low, high
 }
 
-func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Language) plot {
+func draw(r *measure.Result, s measure.Shape, m measure.Metric, l language.Language) plot {
 	longest := 0
 	for _, target := range r.Targets {
 		longest = max(longest, textwidth.Of(cut(target)))
@@ -153,7 +139,7 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Langua
 		return from + float64(i)*(to-from)/float64(len(r.Goroutines)-1)
 	}
 	for i, n := range r.Goroutines {
-		p.Columns = append(p.Columns, tick{At: number(x(i)), Label: strconv.Itoa(n), Text: number(bottom + 14)})
+		p.Columns = append(p.Columns, tick{At: charts.Length(x(i)), Label: strconv.Itoa(n), Text: charts.Length(bottom + 14)})
 	}
 
 	// The values that can be drawn give the scale.
@@ -178,7 +164,7 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Langua
 	}
 	y := func(v float64) float64 { return bottom - (bottom-top)*min(max(scale.place(v), 0), 1) }
 	for _, v := range scale.ticks {
-		p.Lines = append(p.Lines, tick{At: number(y(v)), Label: short(m.Format(v)), Text: number(y(v) + 3.5)})
+		p.Lines = append(p.Lines, tick{At: charts.Length(y(v)), Label: short(m.Format(v)), Text: charts.Length(y(v) + 3.5)})
 	}
 
 	for t, target := range r.Targets {
@@ -192,7 +178,7 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Langua
 			if !ok {
 				continue
 			}
-			at := mark{X: number(x(i)), Y: number(y(v)), Title: fmt.Sprintf("%s, %d: %s", target, n, m.Format(v))}
+			at := mark{X: charts.Length(x(i)), Y: charts.Length(y(v)), Title: fmt.Sprintf("%s, %d: %s", target, n, m.Format(v))}
 			line.Marks = append(line.Marks, at)
 			line.Line += at.X + "," + at.Y + " "
 			line.Label = label{Text: cut(target), X: right + 12, Y: y(v), End: at}
@@ -202,48 +188,20 @@ func draw(r *measure.Result, s measure.Shape, m measure.Metric, l measure.Langua
 					from, to = min(from, v), max(to, v)
 				}
 			}
-			line.Bars = append(line.Bars, bar{at.X, number(y(from)), number(y(to))})
+			line.Bars = append(line.Bars, bar{at.X, charts.Length(y(from)), charts.Length(y(to))})
 		}
 		if len(line.Marks) > 0 {
 			p.Series = append(p.Series, line)
 		}
 	}
-	spread(p.Series, bottom)
+	wanted := make([]float64, len(p.Series))
+	for i, line := range p.Series {
+		wanted[i] = line.Label.Y
+	}
+	for i, at := range charts.Spread(wanted, apart, top, bottom) {
+		p.Series[i].Label.Y = at
+	}
 	return p
-}
-
-// spread moves labels that would lie upon each other, as little as it takes, and keeps
-// their order.
-func spread(all []series, bottom float64) {
-	order := make([]*label, len(all))
-	for i := range all {
-		order[i] = &all[i].Label
-	}
-	slices.SortStableFunc(order, func(a, b *label) int { return cmp.Compare(a.Y, b.Y) })
-	// Labels that touch are a block, which stands where its labels want to be in the mean.
-	type block struct {
-		first float64 // where the first label of all would stand
-		n     int
-	}
-	var blocks []block
-	for i, l := range order {
-		b := block{l.Y - float64(i)*apart, 1}
-		for len(blocks) > 0 && blocks[len(blocks)-1].first >= b.first {
-			above := blocks[len(blocks)-1]
-			n := above.n + b.n
-			b = block{(above.first*float64(above.n) + b.first*float64(b.n)) / float64(n), n}
-			blocks = blocks[:len(blocks)-1]
-		}
-		blocks = append(blocks, b)
-	}
-	i := 0
-	for _, b := range blocks {
-		for range b.n {
-			within := bottom - float64(len(order)-1)*apart // so that the last one is not too low
-			order[i].Y = max(top, min(b.first, within)) + float64(i)*apart
-			i++
-		}
-	}
 }
 
 // scale places values between top and bottom.
@@ -285,8 +243,3 @@ var zeros = regexp.MustCompile(`\.0+( |[kM]|$)`)
 
 // short writes a round value without the zeros behind its point.
 func short(label string) string { return zeros.ReplaceAllString(label, "$1") }
-
-// number writes a coordinate.
-func number(v float64) string {
-	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)
-}

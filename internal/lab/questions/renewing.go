@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/guard"
 	"github.com/batonhq/baton/internal/lab"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // renewing are the questions about how long a lock lasts.
@@ -43,6 +45,22 @@ var renewing = []*lab.Question{
 			{File: "drivertest/batch.go", Line: `name: "a batch renews every claim for the whole TTL",`},
 		},
 		Run: watchdog,
+	},
+	{
+		Name:  "stuck-holder",
+		Topic: lab.Holding,
+		Ask:   text("The work hangs, and the watchdog renews for ever: what frees the lock?", "业务卡死，看门狗却一直续期：锁怎样才能释放？"),
+		Answer: [3]lab.Text{
+			text("Nothing: a watchdog sees that the process lives, not that the work goes on. The others wait as long as the work hangs.", "不会释放：看门狗只知道进程还活着，不知道业务有没有进展。业务卡多久，别人就等多久。"),
+			text("The hold needs a bound of its own: Baton's MaxHold ends the lease of a live holder and cancels its context. The lock is free when the holder unlocks it, or at most one TTL later.", "持有时间要另设上限：Baton 的 MaxHold 到了就结束租约，哪怕持有者还活着，并取消它的 context。持有者一解锁，锁就可用；不解锁，最多再等一个 TTL。"),
+			text("Work that hangs does not look at its context. When it wakes up and writes, only the resource can refuse: the guard does.", "卡死的业务不会去看 context。等它恢复过来再写入，只有资源能拒绝：guard 就会拒绝。"),
+		},
+		Needs: []lab.Server{lab.Redis},
+		Proofs: []lab.Proof{
+			{File: "loss_test.go", Line: `t.Errorf("a stuck holder blocked for %v", d)`},
+			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
+		},
+		Run: stuckHolder,
 	},
 }
 
@@ -227,4 +245,189 @@ func watchdog(ctx context.Context, r *lab.Run) error {
 	r.Say("During %d ms of work Baton's lock was renewed %d times and never had less than %d ms left. The other was gone after %d ms.",
 		"工作的 %d ms 里，Baton 的锁续期了 %d 次，剩余时间从未少于 %d ms。另一把 %d ms 之后就没了。", crashed.Milliseconds(), renewals.Load(), int(least), naiveFree.Milliseconds())
 	return nil
+}
+
+// hangs is one way of a lock whose holder A hangs while B waits. All times are since A asked
+// for the lock.
+type hangs struct {
+	key     string
+	name    lab.Text
+	maxHold time.Duration
+	stops   bool // the work of A ends with its lease, as a call does that is given the context
+
+	laneA, laneB, stock *lab.Lane
+
+	renewals           atomic.Int64
+	told, waited       time.Duration // told is 0 if A was not told while it hung
+	lost               error         // what A was told
+	refused            error         // by the guard, of the write of A when its work goes on
+	bare, guarded      string        // the values afterwards
+	tokenOfA, tokenOfB int64
+}
+
+func stuckHolder(ctx context.Context, r *lab.Run) error {
+	const ttl, longest, hang = 900 * time.Millisecond, 1200 * time.Millisecond, 4 * time.Second
+	server := startRedis(r)
+	ways := []*hangs{
+		{key: "unbounded", name: text("no bound", "不设上限")},
+		{key: "bounded", name: text("MaxHold, A hangs", "MaxHold，A 卡死"), maxHold: longest},
+		{key: "heeded", name: text("MaxHold, A stops", "MaxHold，A 停手"), maxHold: longest, stops: true},
+	}
+	for _, w := range ways {
+		w.laneA = r.Lane(lab.Text{EN: w.name.EN + ": A", ZH: w.name.ZH + "：A"})
+		w.laneB = r.Lane(lab.Text{EN: w.name.EN + ": B", ZH: w.name.ZH + "：B"})
+		if !w.stops {
+			w.stock = r.Lane(text("its stock, guard", "它的库存，guard"))
+		}
+	}
+	r.Start()
+	errs := make([]error, len(ways))
+	var all sync.WaitGroup
+	for i, w := range ways {
+		all.Go(func() { errs[i] = w.run(ctx, r, server, ttl, hang) })
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+
+	unbounded, bounded, heeded := ways[0], ways[1], ways[2]
+	t := r.Table(text("TTL 900 ms, MaxHold 1200 ms, A hangs for 4 s", "TTL 900 ms，MaxHold 1200 ms，A 卡死 4 s"), text("renewals", "续期次数"),
+		text("A is told after", "A 何时得知"), text("B has the lock after", "B 何时拿到锁"), text("write of A after 4 s, by the guard", "A 在 4 s 后写入，guard"))
+	ms := func(d time.Duration) lab.Text { return lab.Textf("%d ms", "%d ms", d.Milliseconds()) }
+	t.Add(unbounded.name, unbounded.renewals.Load(), text("never", "没有"), ms(unbounded.waited), text("accepted: A still holds", "接受：A 还持有锁"))
+	t.Add(bounded.name, bounded.renewals.Load(), ms(bounded.told), ms(bounded.waited), text("refused", "拒绝"))
+	t.Add(heeded.name, heeded.renewals.Load(), ms(heeded.told), ms(heeded.waited), text("none: A has stopped", "没有：A 已停手"))
+	t = r.Table(text("the stock after the late write of A", "A 迟到写入之后的库存"), text("value", "值"))
+	t.Add(text("without a token", "不查令牌"), bounded.bare)
+	t.Add(text("with the guard", "带 guard"), bounded.guarded)
+
+	overheld := func(err error) bool {
+		var l *baton.LostError
+		return errors.As(err, &l) && l.Cause == baton.Overheld
+	}
+	switch {
+	case unbounded.told != 0 || unbounded.lost != nil || unbounded.waited < hang || unbounded.renewals.Load() < 4 || unbounded.refused != nil:
+		return unexpected("no bound: told after %v (%v), B had to wait %v, %d renewals, the guard: %v", unbounded.told, unbounded.lost, unbounded.waited, unbounded.renewals.Load(), unbounded.refused)
+	case !overheld(bounded.lost) || bounded.told < longest || bounded.told >= bounded.waited || bounded.waited > longest+ttl+time.Second ||
+		!errors.Is(bounded.refused, guard.ErrStale) || bounded.bare != "from A" || bounded.guarded != "from B" || bounded.tokenOfB <= bounded.tokenOfA:
+		return unexpected("MaxHold: told after %v (%v), B had to wait %v, tokens %d and %d, the guard: %v, the stock %q and %q", bounded.told, bounded.lost, bounded.waited, bounded.tokenOfA, bounded.tokenOfB, bounded.refused, bounded.bare, bounded.guarded)
+	case !overheld(heeded.lost) || heeded.told < longest || heeded.waited < heeded.told || heeded.waited >= bounded.waited:
+		return unexpected("MaxHold, and A stops: told after %v (%v), B had to wait %v, and %v where A hangs", heeded.told, heeded.lost, heeded.waited, bounded.waited)
+	}
+	r.Say("Without a bound the lock was renewed %d times for work that did not go on, and B had it after %d ms, when the work went on again. With MaxHold B had it after %d ms, and after %d ms where A unlocked when it was told.",
+		"不设上限时，业务没有进展，锁却续期了 %d 次，直到 %d ms 业务恢复，B 才拿到锁。设了 MaxHold，B 在 %d ms 拿到锁；如果 A 得知后立即解锁，则是 %d ms。",
+		unbounded.renewals.Load(), unbounded.waited.Milliseconds(), bounded.waited.Milliseconds(), heeded.waited.Milliseconds())
+	return nil
+}
+
+func (w *hangs) run(ctx context.Context, r *lab.Run, server *testserver.RedisServer, ttl, hang time.Duration) error {
+	url := "redis://" + server.Addr
+	locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl, MaxHold: w.maxHold, Events: &baton.Events{
+		Renewed: func(_ context.Context, e baton.RenewalEvent) {
+			if e.Failed == 0 {
+				w.renewals.Add(1)
+			}
+		},
+	}})
+	if err != nil {
+		return err
+	}
+	others, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	write := func(l *baton.Lease, value string) (refused, failed error) {
+		if _, err := server.Do("SET", w.key+"/bare", value); err != nil {
+			return nil, err
+		}
+		_, err := guardOn(server).Do(ctx, w.key+"/guarded", guard.Of(l), "SET", value)
+		if err == nil || errors.Is(err, guard.ErrStale) {
+			return err, nil
+		}
+		return nil, err
+	}
+	began := r.Since()
+	a, err := locks.Lock(ctx, w.key)
+	if err != nil {
+		return err
+	}
+	awake := time.After(hang)
+	w.tokenOfA = a.Token()
+	w.laneA.Begin(lab.Holds, text("the work hangs", "业务卡死"))
+	w.laneB.Begin(lab.Waits, lab.Text{})
+
+	// B writes as soon as it has the lock.
+	var b *baton.Lease
+	var errOfB error
+	var group sync.WaitGroup
+	group.Go(func() {
+		if b, errOfB = others.Lock(ctx, w.key); errOfB != nil {
+			return
+		}
+		w.waited = r.Since() - began
+		w.tokenOfB = b.Token()
+		w.laneB.Begin(lab.Holds, lab.Text{})
+		w.laneB.Mark(lab.Granted, lab.Text{})
+		var refused error
+		if refused, errOfB = write(b, "from B"); refused != nil {
+			errOfB = refused
+		}
+		if w.stock != nil {
+			w.stock.Mark(lab.Accepted, text("B", "B"))
+		}
+	})
+
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-awake: // nobody ended the lease
+	case <-a.Done():
+		w.told, w.lost = r.Since()-began, a.Err()
+		w.laneA.Mark(lab.Told, text("MaxHold", "MaxHold"))
+		w.laneA.Begin(lab.Paused, lab.Text{})
+		if !w.stops {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-awake:
+			}
+		}
+	}
+	if w.stops {
+		w.laneA.End()
+	} else {
+		// The work goes on, and writes.
+		var failed error
+		if w.refused, failed = write(a, "from A"); failed != nil {
+			return failed
+		}
+		if w.refused != nil {
+			w.stock.Mark(lab.Rejected, text("A: its token is lower", "A：令牌较小"))
+		} else {
+			w.stock.Mark(lab.Accepted, text("A", "A"))
+		}
+		var err1, err2 error
+		w.bare, err1 = server.Do("GET", w.key+"/bare")
+		w.guarded, err2 = server.Do("GET", w.key+"/guarded")
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+	}
+	if err := a.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
+		return err
+	}
+	if w.lost == nil {
+		w.laneA.Mark(lab.Released, lab.Text{})
+	}
+	w.laneA.End()
+	group.Wait()
+	if errOfB != nil {
+		return errOfB
+	}
+	if err := wait(ctx, 300*time.Millisecond); err != nil {
+		return err
+	}
+	w.laneB.End()
+	return b.Unlock()
 }

@@ -224,16 +224,18 @@ type promise struct {
 }
 
 func promises(t driver.Traits) []promise {
+	unshared := translated("known to one process alone")
+	if t.Processes {
+		unshared = translated("shared by the processes of this machine, not by others")
+	}
 	return []promise{
-		{"machines", t.Machines, "shared by all machines that reach it", map[bool]string{
-			true: "shared by the processes of this machine, not by others", false: "known to one process alone",
-		}[t.Processes]},
-		{"fencing", t.Fencing, "the token rises with every grant, through expiry, deletion and restart", "no fencing token that rises for ever"},
-		{"fifo", t.FIFO, "first come, first served", "no order among those who wait"},
-		{"shared", t.Shared, "read locks", "no read locks"},
-		{"permits", t.Permits, "permits (n of N)", "no permits (n of N)"},
-		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may forget locks while their holders believe in them"},
-		{"consensus", t.Consensus, "what was granted survives the loss of a minority of the servers", "no consensus: the loss of a primary may lose locks, or bring back old ones"},
+		{"machines", t.Machines, translated("shared by all machines that reach it"), unshared},
+		{"fencing", t.Fencing, translated("the token rises with every grant, through expiry, deletion and restart"), translated("no fencing token that rises for ever")},
+		{"fifo", t.FIFO, translated("first come, first served"), translated("no order among those who wait")},
+		{"shared", t.Shared, translated("read locks"), translated("no read locks")},
+		{"permits", t.Permits, translated("permits (n of N)"), translated("no permits (n of N)")},
+		{"durable", t.Durable, translated("what was granted survives a crash of the server"), translated("a crash of the server may forget locks while their holders believe in them")},
+		{"consensus", t.Consensus, translated("what was granted survives the loss of a minority of the servers"), translated("no consensus: the loss of a primary may lose locks, or bring back old ones")},
 	}
 }
 
@@ -250,10 +252,11 @@ func (p promise) applies(t driver.Traits) bool {
 }
 
 func (d *diagnosis) print(a *app) error {
+	const columns = 90
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", safe(d.url))
 	if d.traits != nil {
-		fmt.Fprintf(&b, "\nWhat a %s store promises (and what not: --):\n", d.traits.Store)
+		fmt.Fprintf(&b, "\n%s\n", phrase("What a %s store promises (and what not: --):", d.traits.Store))
 		for _, p := range promises(*d.traits) {
 			switch {
 			case !p.applies(*d.traits):
@@ -265,69 +268,56 @@ func (d *diagnosis) print(a *app) error {
 		}
 	}
 	for _, f := range d.findings {
-		mark := f.Severity.String()
-		if f.Severity == driver.Unsafe {
-			mark = "UNSAFE"
-		}
-		fmt.Fprintf(&b, "\n%-6s  %s\n", mark, wrap(safe(f.Name)+": "+safe(f.What), 90, "        "))
-		if f.Mend != "" {
-			fmt.Fprintf(&b, "        mend it: %s\n", safe(f.Mend))
+		mark := severityWords(f.Severity)
+		mark += strings.Repeat(" ", max(0, len("UNSAFE")-textwidth.Of(mark))) + "  "
+		indent := strings.Repeat(" ", textwidth.Of(mark))
+		what := breakLine(phrase("%s: %s", safe(f.Name), safe(findingWords(f.What))), columns-len(indent), columns-len(indent))
+		fmt.Fprintf(&b, "\n%s%s\n", mark, strings.Join(what, "\n"+indent))
+		if f.Mend != "" { // on one line, to be copied
+			fmt.Fprintf(&b, "%s%s\n", indent, phrase("mend it: %s", safe(findingWords(f.Mend))))
 		}
 	}
 	b.WriteByte('\n')
 	if d.pair != nil {
-		fmt.Fprintf(&b, "Locking and unlocking a free key took %s (p50 of %d; the slowest %s).\n", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest))
+		fmt.Fprintln(&b, phrase("Locking and unlocking a free key took %s (p50 of %d; the slowest %s).", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest)))
 	}
 	if d.offset != nil {
-		fmt.Fprintf(&b, "The store's clock %s, give or take %s. Locks do not depend on it.\n", offsetWords(*d.offset, d.within), exact(d.within))
+		fmt.Fprintln(&b, phrase("The store's clock %s, give or take %s. Locks do not depend on it.", offsetWords(*d.offset, d.within), exact(d.within)))
 	}
 	if d.partial != nil {
-		fmt.Fprintf(&b, "Not everything could be asked: %s.\n", safe(d.partial.Error()))
+		fmt.Fprintln(&b, phrase("Not everything could be asked: %s.", safe(inLanguage(d.partial))))
 	}
 	if d.traits == nil {
-		b.WriteString("The store is refused for this reason. Mend it and ask again: the rest is examined then.\n")
+		fmt.Fprintln(&b, translated("The store is refused for this reason. Mend it and ask again: the rest is examined then."))
 	}
-	fmt.Fprintf(&b, "Found: %d unsafe, %d slow, %s.\n", d.count(driver.Unsafe), d.count(driver.Slow), counted(d.count(driver.Note), "note"))
+	notes := d.count(driver.Note)
+	if notes == 1 {
+		fmt.Fprintln(&b, phrase("Found: %d unsafe, %d slow, 1 note.", d.count(driver.Unsafe), d.count(driver.Slow)))
+	} else {
+		fmt.Fprintln(&b, phrase("Found: %d unsafe, %d slow, %d notes.", d.count(driver.Unsafe), d.count(driver.Slow), notes))
+	}
 	_, err := a.stdout.WriteString(b.String())
 	return err
+}
+
+func severityWords(s driver.Severity) string {
+	switch s {
+	case driver.Unsafe:
+		return translated("UNSAFE")
+	case driver.Slow:
+		return translated("slow")
+	}
+	return translated("note")
 }
 
 func offsetWords(offset, within time.Duration) string {
 	switch {
 	case offset.Abs() <= within:
-		return "agrees with this machine's"
+		return translated("agrees with this machine's")
 	case offset > 0:
-		return "is " + exact(offset) + " ahead of this machine's"
+		return phrase("is %s ahead of this machine's", exact(offset))
 	}
-	return "is " + exact(-offset) + " behind this machine's"
-}
-
-// wrap breaks text between words into lines of at most n characters, and indents all
-// but the first.
-func wrap(text string, n int, indent string) string {
-	var b strings.Builder
-	used := len(indent) // the first line begins behind text of that width
-	for i, word := range strings.Fields(text) {
-		switch w := textwidth.Of(word); {
-		case i == 0:
-			used += w
-		case used+1+w > n:
-			b.WriteString("\n" + indent)
-			used = len(indent) + w
-		default:
-			b.WriteByte(' ')
-			used += 1 + w
-		}
-		b.WriteString(word)
-	}
-	return b.String()
-}
-
-func counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return phrase("is %s behind this machine's", exact(-offset))
 }
 
 // exact writes a duration with three significant digits.

@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,13 +32,6 @@ func TestDoctorWords(t *testing.T) {
 		if got := exact(d); got != want {
 			t.Errorf("exact(%d) = %q, want %q", d, got, want)
 		}
-	}
-	got := wrap("one two three four", 12, "  ")
-	if got != "one two\n  three four" {
-		t.Errorf("wrapped: %q", got)
-	}
-	if got := wrap(strings.Repeat("x", 50)+" y", 10, ""); got != strings.Repeat("x", 50)+"\ny" {
-		t.Errorf("a long word: %q", got)
 	}
 }
 

@@ -102,8 +102,8 @@ A limit counts exactly, by the store's clock, the requests of all programs on al
 machines; it does not count a request that it refuses.
 
 BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
-LC_ALL, LC_MESSAGES, LANG. English in each are standard output (but that of the lab in
-text), logs, and most errors of the library and the stores.`
+LC_ALL, LC_MESSAGES, LANG. English in each are standard output (but the text of baton
+lab and baton doctor), logs, and most errors of the library and the stores.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{

@@ -22,9 +22,10 @@ import (
 // else, and nothing changes it afterwards.
 //
 // What people read is in that language: the help, the manual pages, the completions and
-// the messages on standard error, and what baton lab prints as text. What programs read is
-// not: the rest of standard output, logs, the audit, metrics. Nor is what the library and
-// the stores say, but for the errors that words_library.go knows.
+// the messages on standard error, and what baton lab and baton doctor print as text. What
+// programs read is not: the rest of standard output, logs, the audit, metrics. Nor is what the
+// library and the stores say, but for the errors that words_library.go knows and the findings
+// that words_doctor.go does.
 var spoken map[string]string
 
 //go:embed words/zh.txt
@@ -316,14 +317,19 @@ func flagTable(flags *pflag.FlagSet, columns int) string {
 
 // breakLine breaks a line where Chinese can be broken: beside a wide character, or at a
 // blank, but not before a mark that ends something or behind one that begins it. The
-// first part has at most so many columns, the others rest.
+// first part has at most so many columns, the others rest, if they can be broken.
 func breakLine(line string, first, rest int) (parts []string) {
 	for textwidth.Of(line) > first {
 		at, used := 0, 0
 		var before rune
 		for i, r := range line {
-			if used > first {
-				break
+			if ends := used; at > 0 {
+				if before == ' ' {
+					ends-- // the blank is not kept
+				}
+				if ends > first {
+					break
+				}
 			}
 			may := before == ' ' || textwidth.OfRune(r) == 2 || textwidth.OfRune(before) == 2
 			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {

@@ -455,6 +455,11 @@ func TestBreakLine(t *testing.T) {
 		{"  -n 一二三，四五六", []string{"  -n 一二", "三，四五六"}},
 		{"  -n 见 exporters 的吗", []string{"  -n 见", "exporters 的", "吗"}},
 		{"  -n 一二（三四）", []string{"  -n 一二", "（三四）"}},
+		{"one two three four", []string{"one two", "three four"}},
+		{"one two thre", []string{"one two thre"}},
+		{"twelve words", []string{"twelve words"}},
+		{"twelve wordsx", []string{"twelve", "wordsx"}},
+		{strings.Repeat("x", 50) + " y", []string{strings.Repeat("x", 50), "y"}},
 	} {
 		if got := breakLine(c.line, 12, 12); !slices.Equal(got, c.want) {
 			t.Errorf("%q is broken into %q, want %q", c.line, got, c.want)

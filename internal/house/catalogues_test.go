@@ -14,9 +14,11 @@ import (
 	"github.com/batonhq/baton/internal/catalogue"
 )
 
-// The texts of programs in two languages: of the command and of the page of the server.
+// The texts of programs in two languages: of the command, of the findings of baton doctor,
+// and of the page of the server.
 const (
 	commandWords = "cmd/baton/words/zh.txt"
+	findingWords = "cmd/baton/words/doctor_zh.txt"
 	pageWords    = "server/page/web/words.json"
 )
 
@@ -49,9 +51,10 @@ func TestCataloguesCatch(t *testing.T) {
 			t.Parallel()
 			for name, text := range map[string]string{
 				commandWords: "# a remark\n\n" + c.english + "\n=\n" + c.chinese + "\n",
+				findingWords: c.english + "\n=\n" + c.chinese + "\n",
 				pageWords:    fmt.Sprintf(`{"en": {"x": %q}, "zh-Hans": {"x": %q}}`, c.english, c.chinese),
 			} {
-				files := fstest.MapFS{commandWords: {}, pageWords: {Data: []byte(`{"en": {}}`)}}
+				files := fstest.MapFS{commandWords: {}, findingWords: {}, pageWords: {Data: []byte(`{"en": {}}`)}}
 				files[name] = &fstest.MapFile{Data: []byte(text)}
 				glossary, err := os.ReadFile("../../docs/zh/glossary.md")
 				if err != nil {
@@ -150,13 +153,15 @@ func glossaryWords(repo fs.FS) (map[string][]string, error) {
 
 // readCatalogues reads the texts of programs: English, and Chinese.
 func readCatalogues(repo fs.FS) (map[string][][2]string, error) {
-	command, err := fs.ReadFile(repo, commandWords)
-	if err != nil {
-		return nil, err
-	}
 	all := map[string][][2]string{}
-	for english, other := range catalogue.All(string(command)) {
-		all[commandWords] = append(all[commandWords], [2]string{english, other})
+	for _, name := range []string{commandWords, findingWords} {
+		text, err := fs.ReadFile(repo, name)
+		if err != nil {
+			return nil, err
+		}
+		for english, other := range catalogue.All(string(text)) {
+			all[name] = append(all[name], [2]string{english, other})
+		}
 	}
 	raw, err := fs.ReadFile(repo, pageWords)
 	if err != nil {

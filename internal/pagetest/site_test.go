@@ -24,7 +24,6 @@ import (
 
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 )
@@ -433,37 +432,6 @@ func (s *built) heads(t *testing.T) {
 		if home := page == "/" || page == "/zh/"; !home && !strings.HasSuffix(p.Title, " | Baton") || home && strings.Count(p.Title, "Baton") != 1 {
 			t.Errorf("%s: its title is %q", page, p.Title)
 		}
-	}
-}
-
-// slashes types the name of a page with a slash where there is a folder of that name, too.
-func (s *built) slashes(t *testing.T, browser context.Context) {
-	var at atomic.Value
-	tb := s.open(t, browser, &at)
-	led := make(chan string, 10)
-	if err := chromedp.Listen(tb.ctx, func(e any) {
-		if e, ok := e.(*page.EventFrameNavigated); ok {
-			led <- strings.TrimPrefix(e.Frame.URL, s.url)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"/howto", "/coming-from", "/zh/howto", "/zh/coming-from"} {
-		if _, ok := s.folders[name+"/"]; !ok {
-			t.Errorf("nothing leads from %s/ to %s", name, name)
-			continue
-		}
-		at.Store(name + "/")
-		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url+name+"/")))
-		late := time.After(30 * time.Second)
-		for to := ""; to != name+".html"; {
-			select {
-			case to = <-led:
-			case <-late:
-				t.Fatalf("%s/ leads nowhere", name)
-			}
-		}
-		tb.until(mounted + ` && document.querySelector(".vp-doc h1") !== null`)
 	}
 }
 

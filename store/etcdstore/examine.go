@@ -181,7 +181,7 @@ func judgeVersion(at, v string) (f driver.Finding, ok bool) {
 		n[i], _ = strconv.Atoi(part)
 	}
 	minor, patch := n[0]*100+n[1], n[2]
-	f = driver.Finding{Name: "version", Mend: "upgrade to a release that is maintained"}
+	f = driver.Finding{Name: "version", Mend: "upgrade to a version that is maintained"}
 	switch {
 	case minor == 0:
 		return f, false
@@ -191,7 +191,7 @@ func judgeVersion(at, v string) (f driver.Finding, ok bool) {
 	case minor == 305 && patch < 3:
 		f.Severity = driver.Unsafe
 		f.What = "member" + at + " is version " + v + ", which can lose or mix up data when it is killed"
-		f.Mend = "upgrade to the latest 3.5, or to a later release"
+		f.Mend = "upgrade to the latest 3.5, or to a later version"
 	case minor == 304 && patch < 31, minor == 305 && patch < 13:
 		// https://github.com/etcd-io/etcd/issues/15247; 3.6 never had it.
 		f.Severity = driver.Unsafe
@@ -270,7 +270,7 @@ func (s *Store) examineLeases(ctx context.Context) ([]driver.Finding, error) {
 	}
 	return []driver.Finding{{
 		Name: "lease-floor", Severity: driver.Slow,
-		What: fmt.Sprintf("the servers grant no lease of less than %d s: a process that died keeps others waiting for that long, whatever its TTL", resp.TTL),
+		What: fmt.Sprintf("the servers give no lease of less than %d s: a process that died keeps others waiting for that long, whatever its TTL", resp.TTL),
 		Mend: "lower --election-timeout: the shortest lease is one and a half of it",
 	}}, nil
 }

@@ -190,7 +190,7 @@ func judge(f facts) (all []driver.Finding) {
 		say("autovacuum", driver.Slow, "ALTER TABLE … RESET (autovacuum_enabled)", "%s is not cleaned up (autovacuum_enabled): it grows, and slows down.", f.unvacuumed)
 	}
 	if f.oldestTransaction > longTransaction {
-		say("long-transaction", driver.Slow, "end it, or limit it by idle_in_transaction_session_timeout; where dumps and reports last, keep the locks in a database of their own",
+		say("long-transaction", driver.Slow, "end it, or bound it by idle_in_transaction_session_timeout; where dumps and reports last, keep the locks in a database of their own",
 			"A transaction, such as a dump, has been open for %v: what is written meanwhile cannot be cleaned up, and locks that are used much become slower and slower while it lasts.", f.oldestTransaction.Round(time.Second))
 	}
 	if f.pooled {

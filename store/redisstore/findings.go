@@ -217,7 +217,7 @@ func judgeReplication(f facts, say saying) {
 func judgeLoad(f facts, say saying) {
 	clients, most := number(f.info["connected_clients"]), number(f.config["maxclients"])
 	if most > 0 && float64(clients) >= nearlyFull*float64(most) {
-		say("maxclients", driver.Unsafe, "CONFIG SET maxclients NUMBER (and the limit of open files with it), or find who does not close connections: CLIENT LIST",
+		say("maxclients", driver.Unsafe, "CONFIG SET maxclients NUMBER (and let it open as many files), or find who does not close connections: CLIENT LIST",
 			"%d of %d connections are taken: the next ones are refused, and whoever must connect again loses its leases", clients, most)
 	}
 	if n := len(f.slow); n > 0 {

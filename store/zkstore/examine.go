@@ -50,7 +50,7 @@ func (s *Store) examineSession(l *link, add adder) {
 	if half := l.timeout / 2; half < usualTTL {
 		add("session-timeout", driver.Note,
 			fmt.Sprintf("the session's time-out is %v, so no TTL can be longer than %v: one that nobody asked for is shortened to that, a longer one that was asked for is refused", l.timeout, half),
-			fmt.Sprintf("for TTLs of %v ask for session=%v, and set maxSessionTimeout=%d in zoo.cfg if the server grants less", usualTTL, 2*usualTTL, (2*usualTTL).Milliseconds()))
+			fmt.Sprintf("for TTLs of %v ask for session=%v, and set maxSessionTimeout=%d in zoo.cfg if the server gives less", usualTTL, 2*usualTTL, (2*usualTTL).Milliseconds()))
 	}
 	if asked := s.asked; asked > 0 && asked != l.timeout {
 		mend := fmt.Sprintf("set minSessionTimeout or maxSessionTimeout in zoo.cfg so that %d (ms) is allowed, or ask for what is granted", asked.Milliseconds())
@@ -141,7 +141,7 @@ func (s *Store) examineSettings(ctx context.Context, add adder) {
 	}
 	if n := number("maxClientCnxns"); n > 0 && n < 200 {
 		add("max-connections", driver.Note, fmt.Sprintf("at most %d connections are accepted from one address: more processes on a machine, or behind one gateway, find no server", n),
-			"set maxClientCnxns=0 (no limit) or a higher number in zoo.cfg")
+			"set maxClientCnxns=0 (no bound) or a higher number in zoo.cfg")
 	}
 	text, err = s.ask(ctx, "mntr")
 	mntr := fields(text, "\t")

@@ -33,9 +33,7 @@ func (c *client) call() {
 // waitWithDeadline waits for a turn that has to come soon.
 func (w *worker) waitWithDeadline() bool {
 	patience := time.Duration(w.rng.Int64N(int64(250 * time.Millisecond)))
-	ctx, cancel := context.WithTimeout(w.waiting, patience)
-	defer cancel()
-	return w.wait(ctx, withDeadline, patience)
+	return w.wait(func() (context.Context, context.CancelFunc) { return context.WithTimeout(w.waiting, patience) }, withDeadline, patience)
 }
 
 // waitAndHangUp waits for a turn without a deadline, and hangs up soon. Every second
@@ -45,18 +43,23 @@ func (w *worker) waitAndHangUp() bool {
 	if w.rng.IntN(2) == 0 {
 		return w.allow(w.limiters[hangingUp], limitKey(w.Prefix, hangingUp), 1)
 	}
-	ctx, cancel := context.WithCancel(w.waiting)
-	defer cancel()
-	defer time.AfterFunc(patience, cancel).Stop()
-	return w.wait(ctx, hangingUp, 0)
+	return w.wait(func() (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(w.waiting)
+		hangUp := time.AfterFunc(patience, cancel)
+		return ctx, func() { hangUp.Stop(); cancel() }
+	}, hangingUp, 0)
 }
 
-func (w *worker) wait(ctx context.Context, limit int, patience time.Duration) bool {
+// wait waits for a turn, as long as a context allows that begins when the call does: the
+// history's patience counts from there, and a context that began earlier would have less.
+func (w *worker) wait(begin func() (context.Context, context.CancelFunc), limit int, patience time.Duration) bool {
 	key := limitKey(w.Prefix, limit)
 	op, ok := w.asks(history.Decision{Key: key, N: 1, Waits: true, Patience: patience})
 	if !ok {
 		return false
 	}
+	ctx, cancel := begin()
+	defer cancel()
 	r, err := w.limiters[limit].Wait(ctx, key)
 	if err != nil && ctx.Err() != nil && !errors.Is(err, ratelimit.ErrRefused) {
 		w.log.HungUp(op)

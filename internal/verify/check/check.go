@@ -62,8 +62,10 @@ type Limit struct {
 	Late   time.Duration
 
 	// Every is how often a turn comes, where requests wait for their turns or hang up.
-	// Such a limit is checked for how much it served.
+	// Such a limit is checked for how much it served. Saved is how many of its turns
+	// are kept for later while nobody asks.
 	Every time.Duration
+	Saved int64
 }
 
 // Findings are the result of all checks.
@@ -175,7 +177,7 @@ func (f *Findings) lively(h *history.History, keys []locked, r Rules) {
 	// A waiter that waits for ever keeps the run from its end. Then the promise is
 	// broken, and not undecided.
 	if slices.ContainsFunc(f.Violations, func(v Violation) bool { return v.Promise == Lively }) {
-		f.Undecided = slices.DeleteFunc(f.Undecided, func(u Undecided) bool { return u.Check == "waiting" || u.Check == "permits" })
+		f.Undecided = slices.DeleteFunc(f.Undecided, func(u Undecided) bool { return slices.Contains([]string{"waiting", "permits", "share"}, u.Check) })
 	}
 }
 

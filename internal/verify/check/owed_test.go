@@ -54,9 +54,16 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// turns are decisions of a limit that gives each request a turn, to callers who are
-// impatient or hang up. With wrong, refused requests keep their turns, too.
-func turns(seed uint64, every int64, wrong bool) *history.History {
+// callers are those of a limit that gives each request a turn: they are impatient, and
+// one of some hangs up when it has a turn.
+type callers struct {
+	hang  int           // one of that many
+	sleep time.Duration // how long each of them does nothing, now and then
+	wrong bool          // the limit keeps the turns of requests that it refuses, too
+}
+
+// turns are decisions of a limit.
+func turns(seed uint64, every int64, c callers) *history.History {
 	r := rand.New(rand.NewPCG(seed, 5))
 	h := &history.History{Marks: []history.Mark{
 		{At: 1, What: history.Healed}, {At: 20 * int64(time.Second), What: history.Drains}, {At: 21 * int64(time.Second), What: history.Ends},
@@ -80,16 +87,19 @@ func turns(seed uint64, every int64, wrong bool) *history.History {
 		}
 		turn := max(free, now)
 		d.Returned = now + int64(time.Millisecond)
-		switch hangs := r.IntN(8) == 0; {
-		case hangs && turn-now <= every: // it has a turn when it hangs up
+		switch hangs := r.IntN(c.hang) == 0; {
+		case hangs && turn-now <= max(every, int64(d.Patience)): // it has a turn when it hangs up
 			free, d.Result, d.Hung = turn+every, history.Unknown, true
 		case turn-now <= int64(d.Patience):
 			free, d.Result, d.Returned = turn+every, history.Granted, max(turn, d.Returned)
-		case wrong:
+		case c.wrong:
 			free = min(turn+every, now+int64(time.Second))
 		}
 		h.Decisions = append(h.Decisions, d)
 		asks[who] = d.Returned + r.Int64N(every)
+		if second := int64(time.Second); c.sleep > 0 && d.Returned%second < second/4 { // all together
+			asks[who] = d.Returned - d.Returned%second + int64(c.sleep)
+		}
 	}
 	slices.SortFunc(h.Decisions, func(a, b history.Decision) int { return cmp.Compare(a.Called, b.Called) })
 	h.Holds = []history.Hold{hold(9, history.Exclusive, 1, 10, 20)}
@@ -97,28 +107,43 @@ func turns(seed uint64, every int64, wrong bool) *history.History {
 }
 
 // Of a limit of which more is wanted than there is, most is used. One that gives turns
-// to requests that it refuses serves hardly any.
+// to requests that it refuses serves hardly any. Where callers that hung up explain what
+// was not served, nothing is decided; where nobody asked, nothing was wanted.
 func TestShare(t *testing.T) {
 	t.Parallel()
+	const seeds = 50
 	every := 100 * time.Millisecond
-	found := 0
-	for seed := range uint64(50) {
-		for _, wrong := range []bool{false, true} {
+	for _, c := range []struct {
+		name    string
+		callers callers
+		want    string // of most seeds; the others have nothing
+		least   int
+		looked  int // how many stretches of each are looked at
+	}{
+		{"some hang up", callers{hang: 8}, "[]", seeds, 5},
+		{"refused requests keep their turns", callers{hang: 8, wrong: true}, "[share]", seeds * 9 / 10, 5},
+		{"most hang up", callers{hang: 1}, "[] undecided", seeds * 9 / 10, 5},
+		{"callers that hardly run", callers{hang: 8, sleep: 1900 * time.Millisecond}, "[]", seeds, 0},
+	} {
+		found := make(map[string]int)
+		for seed := range uint64(seeds) {
 			rules := Rules{TTL: time.Second, Bound: time.Second, Limits: map[string]Limit{"turns": {Most: 100, Window: time.Second, Every: every}}}
-			f := Run(turns(seed, int64(every), wrong), rules)
+			f := Run(turns(seed, int64(every), c.callers), rules)
+			if f.Looked.Shares < c.looked {
+				t.Errorf("%s, seed %d: only %d stretches were looked at", c.name, seed, f.Looked.Shares)
+			}
 			got := fmt.Sprint(checks(f))
-			if f.Looked.Shares < 5 {
-				t.Errorf("seed %d: only %d stretches were looked at", seed, f.Looked.Shares)
+			if len(f.Undecided) > 0 {
+				got += " undecided"
 			}
-			switch {
-			case !wrong && got != "[]":
-				t.Errorf("seed %d: %v", seed, f.Violations[0].Text)
-			case wrong && got == "[share]":
-				found++
+			if got != c.want && got != "[]" {
+				t.Errorf("%s, seed %d: %v, %v", c.name, seed, f.Violations, f.Undecided)
 			}
+			found[got]++
 		}
-	}
-	if found < 45 {
-		t.Errorf("turns for those who are refused were found in %d of 50 seeds", found)
+		t.Logf("%s: %v", c.name, found)
+		if found[c.want] < c.least {
+			t.Errorf("%s: found %v in %d seeds, want %q", c.name, found, seeds, c.want)
+		}
 	}
 }

@@ -56,7 +56,10 @@ type housekeeping struct {
 	rest    time.Time // no run begins before: see idle
 	running bool
 	stopped bool
-	later   []*sweep
+
+	later    map[*claim]*sweep
+	ready    []*sweep // those that are due, the first comes next
+	removers int      // goroutines that work on ready
 }
 
 // idle is how many times as long as a run took the housekeeping then pauses: a run looks
@@ -64,11 +67,18 @@ type housekeeping struct {
 // than tidyPause.
 const idle = 9
 
+// maxRest bounds that pause. A claim that was not renewed may end that much later. A run
+// in which the process stood still says nothing about how long the next one takes.
+const maxRest = 2 * time.Second
+
+// restAfter is the pause after a run that took so long.
+func restAfter(run time.Duration) time.Duration { return min(idle*min(run, maxRest), maxRest) }
+
 // A sweep removes the name of an ended claim.
 type sweep struct {
 	claim *claim
 	at    time.Time // the next attempt
-	busy  bool
+	busy  bool      // it is under way, or in ready
 }
 
 func (h *housekeeping) stopLocked() {
@@ -110,12 +120,26 @@ func (s *Store) expireLocked(c *claim) (wake []func()) {
 
 // sweepLocked has the name of an ended claim removed.
 func (s *Store) sweepLocked(c *claim) {
-	if c.sweeping {
+	if s.house.later[c] != nil {
 		return
 	}
-	c.sweeping = true
-	s.house.later = append(s.house.later, &sweep{claim: c, at: bootclock.Coarse()})
-	s.dueLocked(bootclock.Coarse())
+	w := &sweep{claim: c}
+	s.house.later[c] = w
+	s.readyLocked(w)
+}
+
+// readyLocked has a name removed as soon as fewer than maxRemovals are being removed.
+func (s *Store) readyLocked(w *sweep) {
+	h := &s.house
+	if h.stopped {
+		return
+	}
+	w.busy = true
+	h.ready = append(h.ready, w)
+	if h.removers < maxRemovals {
+		h.removers++
+		s.work.Go(s.removeReady)
+	}
 }
 
 func (s *Store) keepHouse() {
@@ -170,28 +194,18 @@ func (s *Store) keepHouse() {
 			soon(at)
 		}
 	}
-	removing := 0
-	for _, w := range h.later {
-		if w.busy {
-			removing++
-		}
-	}
 	for _, w := range h.later {
 		switch {
 		case w.busy: // remove sets when it is due again
 		case now.Before(w.at):
 			soon(w.at)
-		case removing >= maxRemovals:
-			soon(now.Add(tidyPause))
 		default:
-			w.busy = true
-			removing++
-			s.work.Go(func() { s.remove(w) })
+			s.readyLocked(w)
 		}
 	}
 	h.running = false
 	ended := bootclock.Now()
-	h.rest = ended.Add(idle * ended.Sub(now))
+	h.rest = ended.Add(restAfter(ended.Sub(now)))
 	if lead := now.Add(tidyPause); next.Before(lead) {
 		next = lead
 	}
@@ -201,6 +215,25 @@ func (s *Store) keepHouse() {
 	s.mu.Unlock()
 	for _, f := range wake {
 		f()
+	}
+}
+
+// removeReady removes the names that are due, one after the other. It does not wait for
+// the housekeeping in between: with very many claims that rests for long.
+func (s *Store) removeReady() {
+	for {
+		s.mu.Lock()
+		h := &s.house
+		if h.stopped || len(h.ready) == 0 {
+			h.removers--
+			s.mu.Unlock()
+			return
+		}
+		w := h.ready[0]
+		h.ready[0] = nil
+		h.ready = h.ready[1:]
+		s.mu.Unlock()
+		s.remove(w)
 	}
 }
 
@@ -240,14 +273,7 @@ func (s *Store) remove(w *sweep) {
 		}
 	}
 	if !c.lock.all[c] { // also if its lease has ended
-		c.sweeping = false
-		h := &s.house
-		for i := range h.later {
-			if h.later[i] == w {
-				h.later = append(h.later[:i:i], h.later[i+1:]...)
-				break
-			}
-		}
+		delete(s.house.later, c)
 		return
 	}
 	s.dueLocked(w.at)

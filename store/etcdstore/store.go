@@ -102,6 +102,7 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		leaser: clientv3.RetryLeaseClient(client),
 		keys:   map[string]*lock{},
 		leases: map[int64]*lease{},
+		house:  housekeeping{later: map[*claim]*sweep{}},
 		limits: newLimiter(),
 		// Other processes see it in the queue; nothing relies on it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
@@ -194,7 +195,6 @@ type claim struct {
 	leaving  bool          // a Release is under way
 	busy     int           // calls that are about to renew it
 	ended    bool
-	sweeping bool // it is in housekeeping.later
 }
 
 // mayBeOn notes a lease that a request puts the name on.

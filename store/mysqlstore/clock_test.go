@@ -87,28 +87,6 @@ func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
 	}
 }
 
-// A limit that is over is being written again while the sweep wants to remove it.
-func TestClockSetBackWhileTheSweepOfLimitsWaits(t *testing.T) {
-	t.Parallel()
-	d, clock := ahead(t)
-	s := d.openWith(t, patient)
-	d.exec(t, "INSERT INTO baton_limit (k,state,ends) VALUES ('k','',UTC_TIMESTAMP(6)-INTERVAL 1 MINUTE)")
-	taking := lockRow(t, d, "baton_limit", "k")
-	swept := make(chan error, 1)
-	go func() { _, err := s.sweepLimits(context.Background(), "", 10); swept <- err }()
-	awaitBlocked(t, d, 1)
-	clock.Set(0)
-	within(t, taking, "UPDATE baton_limit SET ends=UTC_TIMESTAMP(6)+INTERVAL 20 MINUTE WHERE k='k'")
-	commit(t, taking)
-	if err := <-swept; err != nil {
-		t.Error(err)
-	}
-	var left int
-	if err := d.plain.QueryRow("SELECT COUNT(*) FROM baton_limit").Scan(&left); err != nil || left != 1 {
-		t.Errorf("%d rows are left, %v", left, err)
-	}
-}
-
 // What is over is removed, but not what was written after it was looked for.
 func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
 	t.Parallel()

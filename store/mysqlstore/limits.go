@@ -359,7 +359,7 @@ func literals(keys []string) string {
 
 // sweepLimits removes states that are as if their keys had never been used, of the next
 // n keys, and IDs whose time is over. It returns where it ended, "" if that is the end
-// of the table.
+// of the table, and with an error the beginning of the page that failed.
 func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -367,44 +367,68 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 	for n > 0 {
 		page := min(n, sweepList)
 		n -= page
-		seen, old := 0, list{}
-		ses, err := s.session(ctx)
+		last, err := s.sweepStates(ctx, after, page)
 		if err != nil {
-			return "", err
+			return after, err
 		}
-		err = ses.run(ctx, append(ses.beginning(), statement{
-			words("SELECT k,ends<=UTC_TIMESTAMP(6) FROM baton_limit FORCE INDEX (PRIMARY) WHERE k>", literal(after), " ORDER BY k LIMIT ", integer(int64(page))),
-			func(r *sql.Rows) error {
-				var over bool
-				err := r.Scan(&after, &over)
-				if seen++; over {
-					old.add(literal(after))
-				}
-				return err
-			},
-		})...)
-		var second []statement
-		if old.text != nil {
-			// It may wait for a row: the other sweeps lock their rows first, this one
-			// does not.
-			second = append(second, exec(words("DELETE l FROM baton_limit l FORCE INDEX (PRIMARY) WHERE k IN (", old.String(), ") AND ends<=UTC_TIMESTAMP(6) AND ", onward)))
-		}
-		if err == nil {
-			err = ses.run(ctx, append(second, exec(toCommit), exec(restore))...)
-		}
-		if err == nil {
-			ses.done()
-		}
-		ses.close()
-		if err != nil {
-			return "", err
-		}
-		if seen < page {
-			after = ""
+		if after = last; last == "" {
 			break
 		}
 	}
 	return after, s.sweepIDs(ctx, ids)
+}
+
+// sweepStates sweeps one page. Like sweepIdle it locks only what it removes, and skips
+// what others have locked: it would hold up requests for the other keys meanwhile.
+func (s *Store) sweepStates(ctx context.Context, after string, page int) (last string, err error) {
+	ses, err := s.session(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer ses.close()
+	const over = "ends<=UTC_TIMESTAMP(6) AND " + onward
+	seen, old := 0, list{}
+	err = ses.run(ctx, append(ses.beginning(), statement{
+		words("SELECT k,ends<=UTC_TIMESTAMP(6) FROM baton_limit FORCE INDEX (PRIMARY) WHERE k>", literal(after), " ORDER BY k LIMIT ", integer(int64(page))),
+		func(r *sql.Rows) error {
+			var over bool
+			err := r.Scan(&last, &over)
+			if seen++; over {
+				old.add(literal(last))
+			}
+			return err
+		},
+	})...)
+	if err != nil {
+		return "", err
+	}
+	var second []statement
+	if old.text != nil {
+		var locked list
+		err := ses.run(ctx, statement{
+			words("SELECT k FROM baton_limit FORCE INDEX (PRIMARY) WHERE k IN (", old.String(), ") AND ", over, " ORDER BY k FOR UPDATE SKIP LOCKED"),
+			func(r *sql.Rows) error {
+				var key string
+				err := r.Scan(&key)
+				locked.add(literal(key))
+				return err
+			},
+		})
+		if err != nil {
+			return "", err
+		}
+		if locked.text != nil {
+			second = append(second, exec(words("DELETE l FROM baton_limit l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND ", over)))
+		}
+	}
+	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {
+		return "", err
+	}
+	ses.done()
+	if seen < page {
+		last = ""
+	}
+	return last, nil
 }
 
 // sweepIDs removes IDs whose time is over, at most n: some in each transaction,

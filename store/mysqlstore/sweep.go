@@ -33,7 +33,7 @@ func (s *Store) sweep() {
 		case <-t.C:
 		}
 		if s.used.Swap(false) {
-			// What fails is tried again.
+			// What fails is tried again, from the page that failed.
 			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
 			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)), s.sweepLimits)
 			if early || s.recorded.Load() {
@@ -51,7 +51,8 @@ func (s *Store) sweepEarly(key string) {
 	}
 }
 
-// around makes a step, and if that came to the end, another one from the beginning.
+// around makes a step, and if that came to the end, another one from the beginning. It
+// returns where to go on.
 func around(ctx context.Context, after string, n int, step func(context.Context, string, int) (string, error)) (string, error) {
 	last, err := step(ctx, after, n)
 	if err == nil && last == "" && after != "" {
@@ -61,16 +62,18 @@ func around(ctx context.Context, after string, n int, step func(context.Context,
 }
 
 // sweepStep looks at the next n keys and returns where it ended, "" if that is the end
-// of the table.
+// of the table, and with an error the beginning of the page that failed.
 func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, error) {
 	for n > 0 {
 		page := min(n, sweepList)
 		n -= page
 		last, err := s.sweepSome(ctx, after, page)
-		if err != nil || last == "" {
-			return "", err
+		if err != nil {
+			return after, err
 		}
-		after = last
+		if after = last; last == "" {
+			break
+		}
 	}
 	return after, nil
 }
@@ -84,9 +87,12 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 	}
 	for _, key := range dead {
 		// Perhaps all its waiters have died.
-		if err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) }); err != nil {
+		err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) })
+		if err != nil && ctx.Err() != nil {
 			return "", err
 		}
+		// Else a transaction has perhaps locked the row for long: the keys behind it do not
+		// wait for that.
 	}
 	return last, nil
 }
@@ -101,8 +107,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	defer ses.close()
 	age := integer(s.opts.sweepAge.Microseconds())
-	old := words("ends<UTC_TIMESTAMP(6)-INTERVAL ", age, " MICROSECOND")
-	unused := words(old, " AND last<", micros, "-", age)
+	unused := words("ends<UTC_TIMESTAMP(6)-INTERVAL ", age, " MICROSECOND AND last<", micros, "-", age)
 	var idle list
 	seen := 0
 	err = ses.run(ctx, append(ses.beginning(), statement{
@@ -145,7 +150,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 		if locked.text != nil {
 			// Without the index the server reads a small table as a whole, and waits for
 			// rows that others have locked.
-			second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND busy=0 AND ", old)))
+			second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND busy=0 AND ", unused)))
 		}
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {

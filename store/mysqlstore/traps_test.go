@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -184,6 +185,69 @@ func TestSweepOfTheDead(t *testing.T) {
 		err := d.plain.QueryRow("SELECT (SELECT COUNT(*) FROM baton_lock)+(SELECT COUNT(*) FROM baton_claim)").Scan(&n)
 		return err == nil && n == 0
 	})
+}
+
+// A transaction of another program has locked a row for long. The sweep passes over it to
+// those behind, in a page and from page to page.
+func TestSweepPassesLockedRows(t *testing.T) {
+	t.Parallel()
+	d := shared(t)
+	s := d.openWith(t, sweeps)
+	keys := []string{"a", "b", "c"}
+	for _, key := range keys {
+		take(t, s, claimOf(key, "a"), time.Minute, false)
+		take(t, s, claimOf(key, "dead"), time.Minute, true)
+		takeOne(t, s, key, bucketOf(1, time.Hour, 10), 1)
+	}
+	d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)")
+	d.exec(t, "UPDATE baton_lock SET ends='2020-01-01',last=1")
+	d.exec(t, "UPDATE baton_limit SET ends='2020-01-01'")
+	left := func(table string) (all []string) {
+		rows, err := d.plain.Query("SELECT DISTINCT k FROM " + table + " ORDER BY k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var key string
+			if err := rows.Scan(&key); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, key)
+		}
+		return all
+	}
+	held, heldLimit := lockRow(t, d, "baton_lock", "a"), lockRow(t, d, "baton_limit", "b")
+
+	if last, err := s.sweepStep(t.Context(), "", 1); err != nil || last != "a" {
+		t.Errorf("a page with a locked row ended at %q, %v, want a", last, err)
+	}
+	if _, err := s.sweepStep(t.Context(), "", 10); err != nil {
+		t.Errorf("sweep: %v", err)
+	}
+	if got := left("baton_claim"); !slices.Equal(got, keys[:1]) {
+		t.Errorf("claims are left of %q, want those of a", got)
+	}
+	if _, err := s.sweepLimits(t.Context(), "", 10); err != nil {
+		t.Errorf("sweep of limits: %v", err)
+	}
+	if got := left("baton_limit"); !slices.Equal(got, keys[1:2]) {
+		t.Errorf("states are left of %q, want that of b", got)
+	}
+
+	commit(t, held)
+	commit(t, heldLimit)
+	for range 2 { // serves, then removes
+		if _, err := s.sweepStep(t.Context(), "", 10); err != nil {
+			t.Errorf("sweep: %v", err)
+		}
+	}
+	if _, err := s.sweepLimits(t.Context(), "", 10); err != nil {
+		t.Errorf("sweep of limits: %v", err)
+	}
+	if locks, limits := left("baton_lock"), left("baton_limit"); len(locks)+len(limits) > 0 {
+		t.Errorf("in the end locks %q and states %q are left", locks, limits)
+	}
 }
 
 // Trap 2: a release that waits for the key's row must see who joined the queue while it

@@ -101,7 +101,7 @@ function redirectFolders(outDir) {
     // With .html, because some servers lead from NAME back to NAME/.
     const to = `../${path.basename(page)}`
     const lang = name.startsWith('zh') ? 'zh-Hans' : 'en'
-    fs.writeFileSync(index, `<!doctype html><html lang="${lang}"><meta charset="utf-8"><title>Baton</title><meta http-equiv="refresh" content="0; url=${to}"><a href="${to}">${path.basename(name)}</a></html>\n`)
+    fs.writeFileSync(index, `<!doctype html><html lang="${lang}"><meta charset="utf-8"><title>Baton</title><link rel="icon" href="${icon}"><meta http-equiv="refresh" content="0; url=${to}"><a href="${to}">${path.basename(name)}</a></html>\n`)
   }
 }
 
@@ -197,7 +197,7 @@ const labelled = {
   },
 }
 
-const icon = '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path d="M3 13L13 3" stroke="#3451b2" stroke-width="4" stroke-linecap="round"/></svg>'
+const icon = 'data:image/svg+xml,' + encodeURIComponent('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16"><path d="M3 13L13 3" stroke="#3451b2" stroke-width="4" stroke-linecap="round"/></svg>')
 
 export default defineConfig({
   title: 'Baton',
@@ -206,7 +206,7 @@ export default defineConfig({
   outDir: '../dist/site',
   cleanUrls: true,
   srcExclude: ['adr/**'],
-  head: [['link', { rel: 'icon', href: 'data:image/svg+xml,' + encodeURIComponent(icon) }]],
+  head: [['link', { rel: 'icon', href: icon }]],
   // A page that the other language lacks has no switch to it: theme/style.css.
   transformPageData(page) {
     const name = page.relativePath

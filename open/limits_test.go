@@ -6,9 +6,20 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
+	"github.com/batonhq/baton/store/etcdstore"
+	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/mysqlstore"
+	"github.com/batonhq/baton/store/pgstore"
+	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/sqlitestore"
 )
+
+// These are the stores that Limits opens.
+var _ = []open.LimitStore{
+	(*memstore.Store)(nil), (*sqlitestore.Store)(nil), (*redisstore.Store)(nil),
+	(*mysqlstore.Store)(nil), (*pgstore.Store)(nil), (*etcdstore.Store)(nil),
+}
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
@@ -23,16 +34,6 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := open.Limits(t.Context(), "reds://h"); err == nil {
 		t.Error("a scheme that is none")
-	}
-}
-
-// A store without limits is refused and closed at once.
-func TestNoLimits(t *testing.T) {
-	t.Parallel()
-	_, err := open.Limits(t.Context(), "redlock://"+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr+","+testserver.Redis(t).Addr)
-	var bad *open.URLError
-	if !errors.As(err, &bad) || !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -111,27 +111,33 @@ func (e *URLError) Unwrap() error { return e.Err }
 // about the address.
 type opener func(context.Context, *address) (driver.Store, error)
 
+// A scheme says how to open the stores of a kind.
+type scheme struct {
+	open   opener
+	limits bool // it has rate limits beside locks
+}
+
 // schemes lists all schemes; no store registers itself.
-var schemes = map[string]opener{
-	"memory":          openMemory,
-	"sqlite":          openSQLite,
-	"redis":           openRedis,
-	"rediss":          openRedis,
-	"redis+unix":      openRedis,
-	"unix":            openRedis,
-	"redis+sentinel":  openRedis,
-	"rediss+sentinel": openRedis,
-	"redis+cluster":   openRedis,
-	"rediss+cluster":  openRedis,
-	"redlock":         openRedlock,
-	"redlocks":        openRedlock,
-	"mysql":           openMySQL,
-	"mariadb":         openMySQL,
-	"postgres":        openPostgres,
-	"postgresql":      openPostgres,
-	"zk":              openZooKeeper,
-	"etcd":            openEtcd,
-	"etcds":           openEtcd,
+var schemes = map[string]scheme{
+	"memory":          {openMemory, true},
+	"sqlite":          {openSQLite, true},
+	"redis":           {openRedis, true},
+	"rediss":          {openRedis, true},
+	"redis+unix":      {openRedis, true},
+	"unix":            {openRedis, true},
+	"redis+sentinel":  {openRedis, true},
+	"rediss+sentinel": {openRedis, true},
+	"redis+cluster":   {openRedis, true},
+	"rediss+cluster":  {openRedis, true},
+	"redlock":         {openRedlock, false},
+	"redlocks":        {openRedlock, false},
+	"mysql":           {openMySQL, true},
+	"mariadb":         {openMySQL, true},
+	"postgres":        {openPostgres, true},
+	"postgresql":      {openPostgres, true},
+	"zk":              {openZooKeeper, false},
+	"etcd":            {openEtcd, true},
+	"etcds":           {openEtcd, true},
 }
 
 // instead says what to write for schemes that other programs use.
@@ -161,14 +167,23 @@ func known(scheme string) bool {
 // Store asks a Redis server once, so ctx should have a deadline; it has no effect
 // after Store has returned.
 func Store(ctx context.Context, url string) (driver.Store, error) {
+	a, err := parseKnown(url)
+	if err != nil {
+		return nil, err
+	}
+	return openAddress(ctx, a)
+}
+
+// parseKnown takes a URL of a known scheme apart. Its error is a *URLError.
+func parseKnown(url string) (*address, error) {
 	a, err := parse(url)
+	if err == nil && !known(a.scheme) {
+		err = unknownScheme(a)
+	}
 	if err != nil {
 		return nil, &URLError{Redact(url), err}
 	}
-	if _, ok := schemes[a.scheme]; !ok {
-		return nil, &URLError{Redact(url), unknownScheme(a)}
-	}
-	return openAddress(ctx, a)
+	return a, nil
 }
 
 // LimitStore is a store that has rate limits beside locks.
@@ -180,26 +195,23 @@ type LimitStore interface {
 // Limits is Store for programs that need rate limits: a *URLError that wraps
 // errors.ErrUnsupported says that the store has none.
 func Limits(ctx context.Context, url string) (LimitStore, error) {
-	if a, err := parse(url); err == nil {
-		switch a.scheme { // a server that is down need not be waited for
-		case "zk", "redlock", "redlocks":
-			return nil, &URLError{Redact(url), fmt.Errorf("%s:// has no rate limits, only locks: %w", a.scheme, errors.ErrUnsupported)}
-		}
-	}
-	store, err := Store(ctx, url)
+	a, err := parseKnown(url)
 	if err != nil {
 		return nil, err
 	}
-	if limits, ok := store.(LimitStore); ok {
-		return limits, nil
+	if !schemes[a.scheme].limits { // a server that is down need not be waited for
+		return nil, a.refuse(fmt.Errorf("%s:// has no rate limits, only locks: %w", a.scheme, errors.ErrUnsupported))
 	}
-	err = fmt.Errorf("%s has no rate limits: %w", store.Traits().Store, errors.ErrUnsupported)
-	return nil, &URLError{Redact(url), errors.Join(err, store.Close())}
+	store, err := openAddress(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return store.(LimitStore), nil // what schemes says
 }
 
 // openAddress opens the store at an address of a known scheme.
 func openAddress(ctx context.Context, a *address) (driver.Store, error) {
-	store, err := schemes[a.scheme](ctx, a)
+	store, err := schemes[a.scheme].open(ctx, a)
 	if err != nil {
 		if _, ok := errors.AsType[*URLError](err); !ok {
 			err = &openError{a.String(), a.secrets(), err}

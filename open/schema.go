@@ -43,12 +43,9 @@ func Dialect(url string) string {
 // Migrate makes the missing tables of the store at the URL. Its errors are those of
 // Store, and errors.ErrUnsupported for a store without tables.
 func Migrate(ctx context.Context, url string) error {
-	a, err := parse(url)
+	a, err := parseKnown(url)
 	if err != nil {
-		return &URLError{Redact(url), err}
-	}
-	if _, ok := schemes[a.scheme]; !ok {
-		return &URLError{Redact(url), unknownScheme(a)}
+		return err
 	}
 	if Dialect(url) == "" {
 		return fmt.Errorf("%s: no tables to make: %w", a, errors.ErrUnsupported)

@@ -519,20 +519,6 @@ func retrySeconds(d time.Duration) *float64 {
 
 // openLimits opens a store that has limits.
 func (a *app) openLimits(ctx context.Context) (open.LimitStore, error) {
-	url, err := a.url()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	told := a.newFile(url)
-	store, err := open.Limits(ctx, url)
-	if err != nil {
-		if codeOf(err) == exitFailed {
-			err = &exit{exitUnavailable, err}
-		}
-		return nil, err
-	}
-	told()
-	return store, nil
+	store, _, err := openURL(ctx, a, open.Limits)
+	return store, err
 }

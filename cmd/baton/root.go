@@ -247,6 +247,24 @@ func (a *app) newFile(url string) (told func()) {
 // openTimeout bounds how long a store may take to answer for the first time.
 const openTimeout = 10 * time.Second
 
+// openURL has open open the store that the command line names.
+func openURL[S any](ctx context.Context, a *app, open func(context.Context, string) (S, error)) (store S, url string, err error) {
+	if url, err = a.url(); err != nil {
+		return store, "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, openTimeout)
+	defer cancel()
+	told := a.newFile(url)
+	store, err = open(ctx, url)
+	switch {
+	case err == nil:
+		told()
+	case codeOf(err) == exitFailed:
+		err = &exit{exitUnavailable, err}
+	}
+	return store, url, err
+}
+
 // open opens the store and makes a Locker, unless one of the checks fails.
 func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	return a.openWith(ctx, func() baton.Config { return cfg }, checks...)
@@ -254,18 +272,8 @@ func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.
 
 // openWith is open with a function that makes the Config once the checks have passed.
 func (a *app) openWith(ctx context.Context, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
-	url, err := a.url()
+	store, url, err := openURL(ctx, a, open.Store)
 	if err != nil {
-		return nil, nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	told := a.newFile(url)
-	store, err = open.Store(ctx, url)
-	if err != nil {
-		if codeOf(err) == exitFailed {
-			err = &exit{exitUnavailable, err}
-		}
 		return nil, nil, err
 	}
 	for _, check := range checks {
@@ -274,7 +282,6 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 			return nil, nil, err
 		}
 	}
-	told()
 	store = observe.Store(store, a.told().Store)
 	cfg := config()
 	cfg.Logger = a.logger()

@@ -43,7 +43,7 @@ func shapeOf(format string) *regexp.Regexp {
 	var b strings.Builder
 	for i, part := range strings.Split(format, "%s") {
 		if i > 0 {
-			b.WriteString("(.+)")
+			b.WriteString("(.+?)")
 		}
 		b.WriteString(regexp.QuoteMeta(strings.ReplaceAll(part, "%%", "%")))
 	}

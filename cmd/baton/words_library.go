@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -63,6 +64,9 @@ func inLanguage(err error) string {
 			cause = phrase("%s (last error: %s)", cause, e.Err)
 		}
 		replace(e, phrase("the lease on %q (token %d) has ended: %s", e.Key, e.Token, cause))
+	}
+	if e, ok := errors.AsType[driver.Refusal](err); ok {
+		replace(e, findingWords(e.Error()))
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		switch {

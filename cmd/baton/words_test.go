@@ -9,6 +9,7 @@ import (
 	gotoken "go/token"
 	"maps"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -489,6 +490,10 @@ func TestLibraryWords(t *testing.T) { // not parallel: it changes what is spoken
 		return doorError(err)
 	}
 	_, missing := os.Stat("nosuch.yaml")
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no database"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for said, err := range map[string]error{
 		"没有协议名":                 opened("locks.db"),
 		"不认识它的协议名":              opened("localhost:6379"),
@@ -497,6 +502,7 @@ func TestLibraryWords(t *testing.T) { // not parallel: it changes what is spoken
 		`"gopher"：有 etcd,`:      opened("gopher://h"),
 		"prefx：是不是想写 prefix？":   opened("redis://h?prefx=a"),
 		"缺少路径":                  opened("sqlite:"),
+		"这个文件不是 SQLite 数据库":     opened("sqlite:" + text),
 		"例如 item/42":            check.Key(""),
 		"以 \"baton1.\" 开头":      handle("abc"),
 		"句柄已损坏":                 handle("baton1.!"),

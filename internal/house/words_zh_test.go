@@ -52,14 +52,14 @@ func TestChinesePagesCatch(t *testing.T) {
 // otherWords are names that pages must not use, with the words of the glossary.
 var otherWords = map[string]string{
 	"token": "令牌", "tokens": "令牌", "lease": "租约", "leases": "租约", "holder": "持有者", "holders": "持有者", "waiter": "等待者", "waiters": "等待者",
-	"permit": "许可", "permits": "许可", "renewal": "续期", "renewals": "续期",
+	"permit": "许可", "permits": "许可", "renewal": "续期", "renewals": "续期", "guard": "守卫", "guards": "守卫",
 	"协程": "goroutine", "换手": "移交", "续租": "续期", "续约": "续期", "租期": "租约", "租借": "租约", "占有者": "持有者", "持锁者": "持有者", "吊销": "收回",
 }
 
 var (
-	anotherName = regexp.MustCompile(`协程|换手|续租|续约|租期|租借|占有者|持锁者|吊销|(?:^|[^\w.-])(tokens?|leases?|holders?|waiters?|permits?|renewals?)(?:$|[^\w=.-])`)
-	// otherThings are lines about a token or a lease that is not Baton's.
-	otherThings = regexp.MustCompile(`语言模型|fencing token|token server|redislock|token 加 metadata|所依据的时钟`)
+	anotherName = regexp.MustCompile(`协程|换手|续租|续约|租期|租借|占有者|持锁者|吊销|(?:^|[^\w.-])(tokens?|leases?|holders?|waiters?|permits?|renewals?|guards?)(?:$|[^\w=./-])`)
+	// otherThings are lines about a token or a lease that is not Baton's, or about a room of that name.
+	otherThings = regexp.MustCompile(`语言模型|fencing token|token server|redislock|token 加 metadata|所依据的时钟|^\| guard \|`)
 	targets     = regexp.MustCompile(`\]\([^)]*\)|<[^>]*>|"[^"]*"`)
 )
 

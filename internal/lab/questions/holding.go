@@ -29,7 +29,7 @@ var holding = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("It writes: it looked at its lock before the pause, and that says nothing about afterwards.", "照样写入：它在停顿之前检查过锁，而这说明不了停顿之后的事。"),
 			text("So a lock with an expiry alone does not protect the data, whichever store keeps it.", "所以只靠会过期的锁保护不了数据，用什么存储都一样。"),
-			text("The resource must check: Baton's token rises with each grant, and the guard refuses a lower one.", "必须由资源来检查：Baton 的栅栏令牌每次授予都递增，guard 拒绝较小的令牌。"),
+			text("The resource must check: Baton's token rises with each grant, and the guard refuses a lower one.", "必须由资源来检查：Baton 的栅栏令牌每次授予都递增，守卫拒绝较小的令牌。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -78,7 +78,7 @@ func pause(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 	laneA, laneB := r.Lane(text("A", "A")), r.Lane(text("B", "B"))
-	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, guard", "库存，guard"))
+	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, guard", "库存，守卫"))
 
 	// A is a real process. It says its token and its number, and later that it writes.
 	const script = `echo "$BATON_TOKEN $$"; read go; echo write; read end`
@@ -169,13 +169,13 @@ func pause(ctx context.Context, r *lab.Run) error {
 	}
 	t := r.Table(text("the stock", "库存"), text("late write of A", "A 迟到的写入"), text("value afterwards", "之后的值"))
 	t.Add(text("without a token", "不查令牌"), text("accepted", "接受"), bareHas)
-	t.Add(text("with the guard", "带 guard"), text("refused", "拒绝"), guardedHas)
+	t.Add(text("with the guard", "带守卫"), text("refused", "拒绝"), guardedHas)
 	const lostLease = 79
 	if b.Token() <= token || bareHas != "from A" || guardedHas != "from B" || !errors.Is(refused, guard.ErrStale) || a.ProcessState.ExitCode() != lostLease {
 		return unexpected("tokens %d, %d; the stock: %q, %q; the guard: %v; baton run: %v", token, b.Token(), bareHas, guardedHas, refused, a.ProcessState)
 	}
 	r.Say("A wrote while B held the lock. Without a token the stock is %q; with the guard it is %q. When A's baton was awake again it stopped the work and exited with %d: lease lost.",
-		"A 在 B 持有锁的时候写入了。不查令牌的库存是 %q；带 guard 的是 %q。A 的 baton 醒来之后停止了工作进程，退出码 %d：租约丢失。", bareHas, guardedHas, lostLease)
+		"A 在 B 持有锁的时候写入了。不查令牌的库存是 %q；带守卫的是 %q。A 的 baton 醒来之后停止了工作进程，退出码 %d：租约丢失。", bareHas, guardedHas, lostLease)
 	return nil
 }
 

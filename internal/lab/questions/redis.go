@@ -314,7 +314,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 	}
 	primary, replica := r.Lane(text("primary", "主节点")), r.Lane(text("replica", "副本"))
 	laneA, laneB := r.Lane(text("A", "A")), r.Lane(text("B", "B"))
-	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, with guard", "库存，带 guard"))
+	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, with guard", "库存，带守卫"))
 	r.Start()
 
 	// What the primary sends to its replica is lost from now on, as when it dies with it unsent.
@@ -398,13 +398,13 @@ func failover(ctx context.Context, r *lab.Run) error {
 	t.Add("Baton", lab.Textf("granted, token %d", "获得，令牌 %d", a.Token()), lab.Textf("granted, token %d", "获得，令牌 %d", b.Token()))
 	t = r.Table(text("the stock", "库存"), text("late write of A", "A 迟到的写入"), text("value afterwards", "之后的值"))
 	t.Add(text("without a token", "不查令牌"), text("accepted", "接受"), bareHas)
-	t.Add(text("with the guard", "带 guard"), text("refused", "拒绝"), guardedHas)
+	t.Add(text("with the guard", "带守卫"), text("refused", "拒绝"), guardedHas)
 	if !naiveA || !naiveB || !believes || b.Token() <= a.Token() || bareHas != "from A" || guardedHas != "from B" || !errors.Is(refused, guard.ErrStale) || !errors.Is(lost, baton.ErrLost) {
 		return unexpected("SET: %v, %v; Baton: A %d (believes: %v), B %d; the stock: %q, %q; the guard: %v; A's renewal: %v",
 			naiveA, naiveB, a.Token(), believes, b.Token(), bareHas, guardedHas, refused, lost)
 	}
 	r.Say("B got the lock of A %d ms after the primary died, although the TTL of A was 60 s. The token of B is the higher one: the guard refused the late write of A, and the stock without a guard lost the write of B.",
-		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：guard 拒绝了 A 迟到的写入；没有 guard 的库存丢掉了 B 的写入。", after.Milliseconds())
+		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：守卫拒绝了 A 迟到的写入；没有守卫的库存丢掉了 B 的写入。", after.Milliseconds())
 	return nil
 }
 

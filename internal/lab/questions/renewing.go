@@ -53,7 +53,7 @@ var renewing = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Nothing: a watchdog sees that the process lives, not that the work goes on. The others wait as long as the work hangs.", "不会释放：看门狗只知道进程还活着，不知道业务有没有进展。业务卡多久，别人就等多久。"),
 			text("The hold needs a bound of its own: Baton's MaxHold ends the lease of a live holder and cancels its context. The lock is free when the holder unlocks it, or at most one TTL later.", "持有时间要另设上限：Baton 的 MaxHold 到了就结束租约，哪怕持有者还活着，并取消它的 context。持有者一解锁，锁就可用；不解锁，最多再等一个 TTL。"),
-			text("Work that hangs does not look at its context. When it wakes up and writes, only the resource can refuse: the guard does.", "卡死的业务不会去看 context。等它恢复过来再写入，只有资源能拒绝：guard 就会拒绝。"),
+			text("Work that hangs does not look at its context. When it wakes up and writes, only the resource can refuse: the guard does.", "卡死的业务不会去看 context。等它恢复过来再写入，只有资源能拒绝：守卫就会拒绝。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
@@ -277,7 +277,7 @@ func stuckHolder(ctx context.Context, r *lab.Run) error {
 		w.laneA = r.Lane(lab.Text{EN: w.name.EN + ": A", ZH: w.name.ZH + "：A"})
 		w.laneB = r.Lane(lab.Text{EN: w.name.EN + ": B", ZH: w.name.ZH + "：B"})
 		if !w.stops {
-			w.stock = r.Lane(text("its stock, guard", "它的库存，guard"))
+			w.stock = r.Lane(text("its stock, guard", "它的库存，守卫"))
 		}
 	}
 	r.Start()
@@ -293,14 +293,14 @@ func stuckHolder(ctx context.Context, r *lab.Run) error {
 
 	unbounded, bounded, heeded := ways[0], ways[1], ways[2]
 	t := r.Table(text("TTL 900 ms, MaxHold 1200 ms, A hangs for 4 s", "TTL 900 ms，MaxHold 1200 ms，A 卡死 4 s"), text("renewals", "续期次数"),
-		text("A is told after", "A 何时得知"), text("B has the lock after", "B 何时拿到锁"), text("write of A after 4 s, by the guard", "A 在 4 s 后写入，guard"))
+		text("A is told after", "A 何时得知"), text("B has the lock after", "B 何时拿到锁"), text("write of A after 4 s, by the guard", "A 在 4 s 后写入，守卫"))
 	ms := func(d time.Duration) lab.Text { return lab.Textf("%d ms", "%d ms", d.Milliseconds()) }
 	t.Add(unbounded.name, unbounded.renewals.Load(), text("never", "没有"), ms(unbounded.waited), text("accepted: A still holds", "接受：A 还持有锁"))
 	t.Add(bounded.name, bounded.renewals.Load(), ms(bounded.told), ms(bounded.waited), text("refused", "拒绝"))
 	t.Add(heeded.name, heeded.renewals.Load(), ms(heeded.told), ms(heeded.waited), text("none: A has stopped", "没有：A 已停手"))
 	t = r.Table(text("the stock after the late write of A", "A 迟到写入之后的库存"), text("value", "值"))
 	t.Add(text("without a token", "不查令牌"), bounded.bare)
-	t.Add(text("with the guard", "带 guard"), bounded.guarded)
+	t.Add(text("with the guard", "带守卫"), bounded.guarded)
 
 	overheld := func(err error) bool {
 		var l *baton.LostError

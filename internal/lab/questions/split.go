@@ -166,7 +166,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 	if err != nil {
 		return err
 	}
-	stock := r.Lane(text("default: stock, guard", "默认：库存，guard"))
+	stock := r.Lane(text("default: stock, guard", "默认：库存，守卫"))
 	safer, err := startPair(ctx, r, lab.Plain("min-replicas"), ttl, "--min-replicas-to-write", "1", "--min-replicas-max-lag", "1")
 	if err != nil {
 		return err
@@ -339,7 +339,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 	t.Add("SET NX PX, WAIT 1", len(waited.acknowledged), lab.Textf("%d: WAIT says 0", "%d：WAIT 返回 0", waited.others), waited.lost)
 	t.Add("SET NX PX, min-replicas-to-write 1", lab.Textf("%d, the last after %d ms", "%d，最后一个在 %d ms", len(safer.locks.acknowledged), safer.locks.last.Milliseconds()),
 		lab.Textf("%d: NOREPLICAS", "%d：NOREPLICAS", safer.locks.others), safer.locks.lost)
-	t = r.Table(text("Baton, fail-over after 1 s", "Baton，1 s 后主从切换"), text("A and B hold at once", "A、B 同时持有"), text("late write of A, by the guard", "A 迟到的写入，guard"), text("C asks the old primary after that", "此后 C 向旧主节点加锁"))
+	t = r.Table(text("Baton, fail-over after 1 s", "Baton，1 s 后主从切换"), text("A and B hold at once", "A、B 同时持有"), text("late write of A, by the guard", "A 迟到的写入，守卫"), text("C asks the old primary after that", "此后 C 向旧主节点加锁"))
 	both := max(0, safer.told-safer.granted)
 	t.Add(async.name, lab.Textf("%d ms, until A unlocks", "%d ms，直到 A 解锁", overlap.Milliseconds()), accepted(async.refusedA), text("granted, and its token is above that of B", "获得，令牌比 B 的大"))
 	t.Add(safer.name, lab.Textf("%d ms, until A is told", "%d ms，直到 A 得知丢锁", both.Milliseconds()), accepted(safer.refusedA), granted(safer.refusedC == nil))
@@ -365,6 +365,6 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		"被隔离的主节点确认了 %d 把锁，全部丢失。用 WAIT 1，%d 把锁没有一把算加锁成功；隔离之前加的、WAIT 返回 1 的那把锁，新主节点也拒绝再次授予。min-replicas-to-write 1 加 min-replicas-max-lag 1 时确认了 %d 把，到隔离之后 %d ms 为止，此后一律拒绝。",
 		n, waited.others, k, safer.locks.last.Milliseconds())
 	r.Say("The guard refused A in both cases. By default the old primary granted the lock to C after B: the guard accepted C, whose token is higher, and from then on refused B. A fail-over that begins later than the refusals finds no second primary that grants.",
-		"两种情况下 guard 都拒绝了 A。默认配置下，旧主节点在 B 之后又把锁授予 C：C 的令牌更大，guard 接受了它，此后反而拒绝 B。如果主从切换晚于旧主节点开始拒绝的时刻，就不会有第二个还在授予的主节点。")
+		"两种情况下守卫都拒绝了 A。默认配置下，旧主节点在 B 之后又把锁授予 C：C 的令牌更大，守卫接受了它，此后反而拒绝 B。如果主从切换晚于旧主节点开始拒绝的时刻，就不会有第二个还在授予的主节点。")
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/batonhq/baton/internal/shellword"
 	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/internal/verify/fault"
 	"github.com/batonhq/baton/internal/verify/history"
@@ -94,9 +95,9 @@ func (r *runner) newReport() *Report {
 // repeat is the command that does the same again. Of a URL with secrets it has only
 // what may be shown.
 func (r *runner) repeat(faults string) string {
-	words := []string{"baton", "verify", "--store", quote(open.Redact(r.cfg.URL))}
+	words := []string{"baton", "verify", "--store", shellword.Quote(open.Redact(r.cfg.URL))}
 	if r.cfg.Local != "" {
-		words[2], words[3] = "--local", quote(r.cfg.Local)
+		words[2], words[3] = "--local", shellword.Quote(r.cfg.Local)
 	}
 	words = append(words, "--fault", faults, "--seed", strconv.FormatUint(r.cfg.Seed, 10), "--for", r.cfg.For.String(),
 		"--clients", strings.Join(append([]string{strconv.Itoa(r.cfg.Clients)}, r.cfg.Ways...), ","), "--ttl", r.cfg.TTL.String())
@@ -110,14 +111,6 @@ func (r *runner) repeat(faults string) string {
 		words = append(words, "--max-stall", r.cfg.Stall.String())
 	}
 	return strings.Join(words, " ")
-}
-
-// quote makes a word that a shell takes as it is.
-func quote(s string) string {
-	if strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") == "" {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // invalid adds a reason why the trial shows nothing.

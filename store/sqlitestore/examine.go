@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/shellword"
 )
 
 // From where on the state of the file is a finding.
@@ -66,7 +67,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 type saying func(name string, severity driver.Severity, mend, what string, args ...any)
 
 func (s *Store) judgeFile(say saying) {
-	p := s.opts.around(s.path)
+	p, path := s.opts.around(s.path), shellword.Quote(s.path)
 	switch p.fs {
 	case "tmpfs":
 		say("tmpfs", driver.Unsafe, "move the file to a disk, for example /var/lib/baton/locks.db",
@@ -76,11 +77,11 @@ func (s *Store) judgeFile(say saying) {
 			"%s is in a container's own layer: other containers and the host do not see it, and it ends with the container", s.path)
 	}
 	if p.free >= 0 && p.free < littleRoom {
-		say("disk-space", driver.Unsafe, "free some space on the disk of "+s.path,
+		say("disk-space", driver.Unsafe, "free some space on the disk of "+path,
 			"%d MiB are left on its disk: once it is full nothing can be locked, and leases are lost because they cannot be renewed", p.free>>20)
 	}
 	if p.links > 1 {
-		say("hard-links", driver.Unsafe, "find the others with find -samefile "+s.path+" and remove them; a symbolic link is safe",
+		say("hard-links", driver.Unsafe, "find the others with find -samefile "+path+" and remove them; a symbolic link is safe",
 			"the file has %d names: programs that open it by different ones keep different logs, and damage it", p.links)
 	}
 	if p.slept >= longSleep {
@@ -90,17 +91,17 @@ func (s *Store) judgeFile(say saying) {
 	if info, err := os.Stat(s.path); err == nil {
 		switch mode := info.Mode().Perm(); {
 		case mode&0o002 != 0:
-			say("permissions", driver.Unsafe, "chmod o-w "+s.path,
+			say("permissions", driver.Unsafe, "chmod o-w "+path,
 				"everybody on this machine may write the file (%v), and so take or break every lock", mode)
 		case mode&0o020 != 0:
-			say("permissions-group", driver.Note, "chmod g-w "+s.path+", unless the group is meant to share these locks",
+			say("permissions-group", driver.Note, "chmod g-w "+path+", unless the group is meant to share these locks",
 				"its group may write the file (%v), and so take or break every lock", mode)
 		}
 	}
 	dir := filepath.Dir(s.path)
 	if info, err := os.Stat(dir); err == nil && info.Mode()&0o002 != 0 {
 		if info.Mode()&os.ModeSticky == 0 {
-			say("directory", driver.Unsafe, "chmod o-w "+dir,
+			say("directory", driver.Unsafe, "chmod o-w "+shellword.Quote(dir),
 				"everybody on this machine may replace the file, because they may write its directory %s (%v)", dir, info.Mode())
 		} else {
 			say("directory", driver.Note, "move the file, for example to /var/lib/baton/locks.db",
@@ -108,7 +109,7 @@ func (s *Store) judgeFile(say saying) {
 		}
 	}
 	if wal, err := os.Stat(s.path + "-wal"); err == nil && wal.Size() > longLog {
-		say("log-size", driver.Slow, "find the program that keeps a transaction open (fuser -v "+s.path+") and end it; then sqlite3 "+s.path+" 'PRAGMA wal_checkpoint(TRUNCATE)'",
+		say("log-size", driver.Slow, "find the program that keeps a transaction open (fuser -v "+path+") and end it; then sqlite3 "+path+" 'PRAGMA wal_checkpoint(TRUNCATE)'",
 			"the write-ahead log has grown to %d MiB, because a reader has kept it from being cut: everything reads longer", wal.Size()>>20)
 	}
 	if s.mail.cannotBind() {
@@ -138,7 +139,7 @@ func (s *Store) judgeDatabase(ctx context.Context, say saying) error {
 		return err
 	}
 	if journal != "wal" {
-		say("journal-mode", driver.Unsafe, "stop all users of the file, then sqlite3 "+s.path+" 'PRAGMA journal_mode = WAL'",
+		say("journal-mode", driver.Unsafe, "stop all users of the file, then sqlite3 "+shellword.Quote(s.path)+" 'PRAGMA journal_mode = WAL'",
 			"the journal mode is %q instead of WAL: readers and writers keep each other out, and requests fail as busy", journal)
 	}
 	if synchronous < fullSync {

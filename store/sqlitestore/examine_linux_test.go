@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
@@ -118,6 +119,25 @@ func TestExamineFindsPlantedFaults(t *testing.T) {
 				t.Errorf("found %v, want %s (%v) alone", found, c.name, c.severity)
 			}
 		})
+	}
+}
+
+// A command that mends is one that a shell takes as it is, whatever the file is called.
+func TestMendsAreQuoted(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "it's $(a) b.db")
+	s, err := openWith(t.Context(), path, func(o *options) { o.around = wellPlaced })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	chmod(t, path, 0o666)
+	mend := examine(t, s)["permissions"].Mend
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", mend).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v: %s", mend, err, out)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o664 {
+		t.Errorf("%s left %v, %v", mend, info.Mode(), err)
 	}
 }
 

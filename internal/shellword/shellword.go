@@ -1,0 +1,14 @@
+// Package shellword writes words of commands that a person copies into a shell.
+package shellword
+
+import "strings"
+
+// Quote is a word that a POSIX shell takes for s, whatever s has in it. It stays s if no
+// part of it means anything to a shell.
+func Quote(s string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,="
+	if s != "" && strings.Trim(s, plain) == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -314,8 +313,13 @@ func (s *Server) stop() {
 	last := &answer{Error: codeClosing, Message: "the agent is being stopped"}
 	// All are shut before one is told: the lock that a client gives back then would be granted
 	// to a waiter of a session that is about to end.
-	open = slices.DeleteFunc(open, func(c *session) bool { return !c.shut(last) })
+	var shut []*session
 	for _, c := range open {
+		if c.shut(last) {
+			shut = append(shut, c)
+		}
+	}
+	for _, c := range shut {
 		go c.tell(last) // a client that does not read must not delay others
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/lab"
 	"github.com/batonhq/baton/internal/measure"
 	"github.com/batonhq/baton/internal/textwidth"
 	"github.com/batonhq/baton/open"
@@ -271,8 +272,7 @@ func (d *diagnosis) print(a *app) error {
 		mark := severityWords(f.Severity)
 		mark += strings.Repeat(" ", max(0, len("UNSAFE")-textwidth.Of(mark))) + "  "
 		indent := strings.Repeat(" ", textwidth.Of(mark))
-		what := breakLine(phrase("%s: %s", safe(f.Name), safe(findingWords(f.What))), columns-len(indent), columns-len(indent))
-		fmt.Fprintf(&b, "\n%s%s\n", mark, strings.Join(what, "\n"+indent))
+		fmt.Fprintf(&b, "\n%s\n", lab.Fold(phrase("%s: %s", safe(f.Name), safe(findingWords(f.What))), mark, columns))
 		if f.Mend != "" { // on one line, to be copied
 			fmt.Fprintf(&b, "%s%s\n", indent, phrase("mend it: %s", safe(findingWords(f.Mend))))
 		}

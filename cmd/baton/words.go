@@ -332,13 +332,12 @@ func breakLine(line string, first, rest int) (parts []string) {
 		at, used := 0, 0
 		var before rune
 		for i, r := range line {
-			if ends := used; at > 0 {
-				if before == ' ' {
-					ends-- // the blank is not kept
-				}
-				if ends > first {
-					break
-				}
+			ends := used
+			if before == ' ' {
+				ends-- // the blank is not kept
+			}
+			if at > 0 && ends > first {
+				break
 			}
 			may := before == ' ' || textwidth.OfRune(r) == 2 || textwidth.OfRune(before) == 2
 			if i > 0 && may && !strings.ContainsRune(" ，。；：、？！）”", r) && !strings.ContainsRune("（“", before) && strings.TrimSpace(line[:i]) != "" {

@@ -23,9 +23,9 @@ RELEASE ?=
 
 # All modules, and the one that only holds the linters' versions.
 MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
-TESTED  := $(filter-out tools,$(MODULES))
+TESTED  := $(filter-out internal/tools,$(MODULES))
 
-# The linters of tools/go.mod, which go.work makes known in every module.
+# The linters of internal/tools/go.mod, which go.work makes known in every module.
 tool = go tool
 
 .PHONY: help

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 // phase is the state of an acquisition. The diagram is in doc.go.
@@ -178,7 +178,7 @@ func (a *acquisition) hint(now moment, h driver.Hint, slow time.Duration) effect
 // a hint: the acquisition asks the store, which says "held", however late; until
 // then the process does not believe in the grant.
 func (a *acquisition) pushed(now moment, g driver.Grant, slow time.Duration) effects {
-	deadline := a.confirmed.add(g.TTL - trust.Margin(g.TTL))
+	deadline := a.confirmed.add(g.TTL - leasemath.Margin(g.TTL))
 	left := deadline.sub(now)
 	if left < max(g.TTL/3, 2*slow) || !a.terms.shortClaims() {
 		a.token, a.wake = g.Token, now

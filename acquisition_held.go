@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 // The events of an acquisition that is held: leases, nested locks, unlocks,
@@ -15,7 +15,7 @@ import (
 // process had detached with the given token.
 func (a *acquisition) attached(now, sent moment, g driver.Grant, token int64) effects {
 	e := a.hold(now, g, sent.add(a.trustFor(g.TTL)), a.terms.renewAt(sent, a.capped(g.TTL)))
-	a.token, a.issued = token/trust.TokensPerGrant, token%trust.TokensPerGrant
+	a.token, a.issued = token/leasemath.TokensPerGrant, token%leasemath.TokensPerGrant
 	return e
 }
 
@@ -42,7 +42,9 @@ func (a *acquisition) issue(now moment, part bool) effects {
 }
 
 // leaseToken is the token of the last issued lease.
-func (a *acquisition) leaseToken() int64 { return a.token*trust.TokensPerGrant + max(0, a.issued-1) }
+func (a *acquisition) leaseToken() int64 {
+	return a.token*leasemath.TokensPerGrant + max(0, a.issued-1)
+}
 
 // startLimit starts the time of MaxHold and MinHold.
 func (a *acquisition) startLimit(now moment) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 const handlePrefix = "baton1."
@@ -223,7 +223,7 @@ func handleOf(a *acquisition) handle {
 // that the program has asked for. The grant must be one that is held, else ReadHandle
 // and Attach refuse the handle.
 func ClaimHandle(c driver.Claim, g driver.Grant, ttl time.Duration) string {
-	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, g.Ticket, g.Token * trust.TokensPerGrant, ttl.Milliseconds()}.encode()
+	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, g.Ticket, g.Token * leasemath.TokensPerGrant, ttl.Milliseconds()}.encode()
 }
 
 func (h handle) encode() string {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 // A Lease is a lock that is held. It is renewed in the background until it is
@@ -307,7 +307,7 @@ func (l *Lease) limitFrom(now moment) {
 
 // handedOver reports whether the lease came from another goroutine of this process, and
 // not from the store.
-func (l *Lease) handedOver() bool { return l.token%trust.TokensPerGrant > 0 }
+func (l *Lease) handedOver() bool { return l.token%leasemath.TokensPerGrant > 0 }
 
 // root is the issued lease: for a nested lease its outer one.
 func (l *Lease) root() *Lease {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 // A Locker gives out leases on the locks of one store. All methods are safe for
@@ -134,7 +134,7 @@ func (l *Locker) Inspect(ctx context.Context, key string) (driver.KeyInfo, error
 // know the later leases that a process makes of it.
 func leaseTokens(info driver.KeyInfo) driver.KeyInfo {
 	for i := range info.Holders {
-		info.Holders[i].Token *= trust.TokensPerGrant
+		info.Holders[i].Token *= leasemath.TokensPerGrant
 	}
 	return info
 }

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/leasemath"
 	"github.com/batonhq/baton/internal/lockstate"
-	"github.com/batonhq/baton/internal/trust"
 )
 
 // TestModel lets the acquisitions of three processes contend for one key of
@@ -104,7 +104,7 @@ func newWorld(seed uint64) *world {
 	w.longDelay = []time.Duration{200 * ms, 800 * ms, 4000 * ms}[w.n(3)]
 	w.lose, w.late = []int{0, 3, 20}[w.n(3)], []int{1, 10, 30}[w.n(3)]
 	t := &terms{ttl: []time.Duration{1000 * ms, 3000 * ms, 15000 * ms}[w.n(3)], jitter: func(d time.Duration) time.Duration { return w.upTo(d) }}
-	t.margin = trust.Margin(t.ttl)
+	t.margin = leasemath.Margin(t.ttl)
 	if w.n(5) == 0 {
 		t.lockDelay = 500 * ms
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 // DefaultTTL is how long the store keeps a lease after its holder crashed, unless
@@ -86,7 +86,7 @@ func (c *Config) complete(traits driver.Traits) error {
 		}
 	}
 	if c.Margin == 0 {
-		c.Margin = trust.Margin(c.TTL)
+		c.Margin = leasemath.Margin(c.TTL)
 	}
 	if c.Owner == "" {
 		c.Owner = defaultOwner()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/bootclock"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 const (
@@ -42,7 +42,7 @@ const (
 )
 
 // How long goroutines of one process may hand a lock over among themselves before
-// another process gets it; the limit that is reached first counts. trust.TokensPerGrant
+// another process gets it; the limit that is reached first counts. leasemath.TokensPerGrant
 // leaves room for the tokens of the leases.
 const (
 	maxHandOvers = 32
@@ -140,7 +140,7 @@ func (t *terms) renewAt(sent moment, ttl time.Duration) moment {
 // store made on its own. It may not if Config asks for more than the default
 // margin, or if a crash must leave the lock taken for LockDelay.
 func (t *terms) shortClaims() bool {
-	return t.lockDelay == 0 && t.margin <= trust.Margin(t.ttl)
+	return t.lockDelay == 0 && t.margin <= leasemath.Margin(t.ttl)
 }
 
 // patience is how long a Lock call waits for a store that is out of reach: long

@@ -12,7 +12,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 )
 
 const (
@@ -109,7 +109,7 @@ func (s *Store) Lose(key string) {
 func (s *Store) Holders(key string) []driver.HolderInfo {
 	info, _ := s.mem.Inspect(context.Background(), key)
 	for i := range info.Holders {
-		info.Holders[i].Token *= trust.TokensPerGrant
+		info.Holders[i].Token *= leasemath.TokensPerGrant
 	}
 	return info.Holders
 }
@@ -179,7 +179,7 @@ func (s *Store) told(id string, g driver.Grant) {
 		return
 	}
 	if c.token == 0 {
-		s.grants = append(s.grants, Grant{Key: c.Key, Owner: c.Owner, Token: g.Token * trust.TokensPerGrant, Weight: c.Weight})
+		s.grants = append(s.grants, Grant{Key: c.Key, Owner: c.Owner, Token: g.Token * leasemath.TokensPerGrant, Weight: c.Weight})
 	}
 	c.token = g.Token
 }
@@ -326,7 +326,7 @@ func (s *Store) leaked() (all []string) {
 	for _, c := range claims {
 		if info, err := s.mem.Inspect(context.Background(), c.Key); err == nil && holds(info, c.token) {
 			all = append(all, fmt.Sprintf("lock %q was never unlocked: it was acquired with the token %d at %s, and may have been handed over to another goroutine since",
-				c.Key, c.token*trust.TokensPerGrant, c.place()))
+				c.Key, c.token*leasemath.TokensPerGrant, c.place()))
 		}
 	}
 	return all

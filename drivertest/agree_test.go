@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/broken"
+	"github.com/batonhq/baton/internal/badstores"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -52,7 +52,7 @@ func drawStep(r *rapid.T) step {
 
 // disagree returns the first difference.
 func disagree(ctx context.Context, steps []step) string {
-	a, b := memstore.New(), broken.New("")
+	a, b := memstore.New(), badstores.New("")
 	for i, s := range steps {
 		time.Sleep(s.pause) // fake: the caller is in a bubble
 		if x, y := s.do(ctx, a), s.do(ctx, b); x != y {

@@ -8,27 +8,27 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/broken"
+	"github.com/batonhq/baton/internal/badstores"
 )
 
-func brokenHarness(bug broken.Bug) Harness {
+func brokenHarness(bug badstores.Bug) Harness {
 	return Harness{
 		FakeTime: true,
 		Open: func(_ T, n int) []driver.Locks {
-			s := broken.New(bug)
+			s := badstores.New(bug)
 			locks := make([]driver.Locks, n)
 			for i := range locks {
 				locks[i] = s.In(i)
 			}
 			return locks
 		},
-		Delete: func(_ T, key string, l driver.Locks) { l.(*broken.Process).Delete(key) },
+		Delete: func(_ T, key string, l driver.Locks) { l.(*badstores.Process).Delete(key) },
 		Depend: func(_ T, l driver.Locks, lease driver.Leased) (end func() error, err error) {
 			c, err := lease.Pin()
 			if err != nil {
 				return nil, err
 			}
-			return l.(*broken.Process).Depend(c)
+			return l.(*badstores.Process).Depend(c)
 		},
 	}
 }
@@ -59,7 +59,7 @@ func TestChosen(t *testing.T) {
 }
 
 // caught checks that each bug is caught by the case that exists for it.
-func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs map[broken.Bug]string, atLeast int, play func(*testing.T, Case, broken.Bug) *recorder) {
+func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs map[badstores.Bug]string, atLeast int, play func(*testing.T, Case, badstores.Bug) *recorder) {
 	if len(bugs) < atLeast {
 		t.Fatalf("there are only %d bugs", len(bugs))
 	}
@@ -79,9 +79,9 @@ func caught[Case any](t *testing.T, cases []Case, nameOf func(Case) string, bugs
 }
 
 func TestBrokenStoresAreCaught(t *testing.T) {
-	caught(t, cases(), func(c testCase) string { return c.name }, broken.CaughtBy, 14, func(t *testing.T, c testCase, bug broken.Bug) *recorder {
+	caught(t, cases(), func(c testCase) string { return c.name }, badstores.CaughtBy, 14, func(t *testing.T, c testCase, bug badstores.Bug) *recorder {
 		h := brokenHarness(bug)
-		if missing := c.missing(h, broken.New(bug).In(0)); missing != "" {
+		if missing := c.missing(h, badstores.New(bug).In(0)); missing != "" {
 			t.Fatalf("the case %q is not run for lack of %s", c.name, missing)
 		}
 		return play(t, c, h)
@@ -124,20 +124,20 @@ func TestRecorder(t *testing.T) {
 	}
 }
 
-func brokenLimits(bug broken.Bug) LimitHarness {
+func brokenLimits(bug badstores.Bug) LimitHarness {
 	return LimitHarness{
 		FakeTime: true,
 		Open: func(_ T, n int) []limits.Store {
-			s := broken.NewLimits(bug)
+			s := badstores.NewLimits(bug)
 			all := make([]limits.Store, n)
 			for i := range all {
-				if all[i] = s; bug == broken.CountsApart {
-					all[i] = broken.NewLimits(bug)
+				if all[i] = s; bug == badstores.CountsApart {
+					all[i] = badstores.NewLimits(bug)
 				}
 			}
 			return all
 		},
-		Kept: func(_ T, l limits.Store) int { return l.(*broken.Limits).Kept() },
+		Kept: func(_ T, l limits.Store) int { return l.(*badstores.Limits).Kept() },
 	}
 }
 
@@ -145,23 +145,23 @@ func brokenLimits(bug broken.Bug) LimitHarness {
 func TestLimitsWithoutBug(t *testing.T) { Limits(t, brokenLimits("")) }
 
 func TestBrokenLimitsAreCaught(t *testing.T) {
-	caught(t, limitCases(), func(c limitCase) string { return c.name }, broken.LimitsCaughtBy, 20, func(t *testing.T, c limitCase, bug broken.Bug) *recorder {
+	caught(t, limitCases(), func(c limitCase) string { return c.name }, badstores.LimitsCaughtBy, 20, func(t *testing.T, c limitCase, bug badstores.Bug) *recorder {
 		return c.record(t, brokenLimits(bug))
 	})
 }
 
-func brokenRecords(bug broken.Bug) RecordHarness {
+func brokenRecords(bug badstores.Bug) RecordHarness {
 	return RecordHarness{
 		FakeTime: true,
 		Open: func(_ T, n int) []driver.Records {
-			s := broken.NewRecords(bug)
+			s := badstores.NewRecords(bug)
 			all := make([]driver.Records, n)
 			for i := range all {
 				all[i] = s
 			}
 			return all
 		},
-		Kept: func(_ T, r driver.Records) int { return r.(*broken.Records).Kept() },
+		Kept: func(_ T, r driver.Records) int { return r.(*badstores.Records).Kept() },
 	}
 }
 
@@ -169,17 +169,17 @@ func brokenRecords(bug broken.Bug) RecordHarness {
 func TestRecordsWithoutBug(t *testing.T) { Records(t, brokenRecords("")) }
 
 func TestBrokenRecordsAreCaught(t *testing.T) {
-	caught(t, recordCases(), func(c recordCase) string { return c.name }, broken.RecordsCaughtBy, 20, func(t *testing.T, c recordCase, bug broken.Bug) *recorder {
+	caught(t, recordCases(), func(c recordCase) string { return c.name }, badstores.RecordsCaughtBy, 20, func(t *testing.T, c recordCase, bug badstores.Bug) *recorder {
 		return c.record(t, brokenRecords(bug))
 	})
 }
 
 // The random histories catch what no case looks for by name.
 func TestRandomHistoriesNotice(t *testing.T) {
-	for _, bug := range []broken.Bug{
-		broken.FinishesAnyToken, broken.BeginsAnyToken, broken.LastOutcomeWins, broken.FinishesFromNothing, broken.BeginsWhatIsDone,
-		broken.CountsRepeatedBegins, broken.ForgetsFailures, broken.TokensAreDoubles, broken.TokensAreTexts, broken.KeepsFromBegin,
-		broken.ForgetsOnlyOutcomes,
+	for _, bug := range []badstores.Bug{
+		badstores.FinishesAnyToken, badstores.BeginsAnyToken, badstores.LastOutcomeWins, badstores.FinishesFromNothing, badstores.BeginsWhatIsDone,
+		badstores.CountsRepeatedBegins, badstores.ForgetsFailures, badstores.TokensAreDoubles, badstores.TokensAreTexts, badstores.KeepsFromBegin,
+		badstores.ForgetsOnlyOutcomes,
 	} {
 		t.Run(string(bug), func(t *testing.T) {
 			if r := recordRandomCases()[0].record(t, brokenRecords(bug)); !r.failed {

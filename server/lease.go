@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
-	"github.com/batonhq/baton/internal/trust"
+	"github.com/batonhq/baton/internal/leasemath"
 	"github.com/batonhq/baton/server/internal/handle"
 )
 
@@ -42,17 +42,17 @@ type lease struct {
 	sent  moment // the request that was granted
 }
 
-func (l lease) token() int64 { return l.grant.Token * trust.TokensPerGrant }
+func (l lease) token() int64 { return l.grant.Token * leasemath.TokensPerGrant }
 
 // remaining is for how long the client has the lease, counted from when it sent its
 // request. As that was before received, the sum ends before the store's does.
 func (l lease) remaining(received moment) time.Duration {
-	return l.sent.since(received) + l.grant.TTL - trust.Margin(l.grant.TTL)
+	return l.sent.since(received) + l.grant.TTL - leasemath.Margin(l.grant.TTL)
 }
 
 // late reports that the grant took so long to arrive that little of it is left.
 func (l lease) late(now time.Time) bool {
-	return now.Sub(l.sent.boot) > (l.grant.TTL-trust.Margin(l.grant.TTL))/2
+	return now.Sub(l.sent.boot) > (l.grant.TTL-leasemath.Margin(l.grant.TTL))/2
 }
 
 // millis rounds down: a lease must not end later for its client than for the store.

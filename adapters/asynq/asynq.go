@@ -49,7 +49,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // Middleware runs tasks as jobs of a limit, under the key that the function returns for

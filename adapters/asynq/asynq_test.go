@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton"
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // A rig is a queue and a store of its own, in one Redis or two.

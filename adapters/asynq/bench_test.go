@@ -11,8 +11,8 @@ import (
 
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // BenchmarkThroughput runs tasks that do nothing, or take a while, without limits and with

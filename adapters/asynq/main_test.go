@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton"
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 	"github.com/batonhq/baton/store/redisstore"
 )
 

@@ -6,10 +6,10 @@ import (
 	"go.opentelemetry.io/otel"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	batonotel "github.com/batonhq/baton/adapters/otel"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/store/memstore"
 )
 

@@ -14,7 +14,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
-	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/adapters/metrics"
 )
 
 // scope is the name under which meters and tracers are known.

@@ -18,11 +18,11 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	batonotel "github.com/batonhq/baton/adapters/otel"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"

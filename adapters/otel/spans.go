@@ -10,10 +10,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 )

@@ -9,11 +9,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	batonprometheus "github.com/batonhq/baton/adapters/prometheus"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/adapters/metrics"
 )
 
 // New registers the metrics of Baton and returns the Events that feed them. It is

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	batonprometheus "github.com/batonhq/baton/adapters/prometheus"
-	"github.com/batonhq/baton/metrics"
 )
 
 func newEvents(t testing.TB, reg prometheus.Registerer) metrics.Events {

@@ -10,11 +10,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"

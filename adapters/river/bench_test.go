@@ -11,8 +11,8 @@ import (
 	"github.com/riverqueue/river/rivertype"
 
 	batonriver "github.com/batonhq/baton/adapters/river"
-	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // BenchmarkThroughput runs jobs that do nothing, or take a while, without limits and with

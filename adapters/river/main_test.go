@@ -20,7 +20,7 @@ import (
 	"github.com/batonhq/baton"
 	batonriver "github.com/batonhq/baton/adapters/river"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 	"github.com/batonhq/baton/store/pgstore"
 )
 

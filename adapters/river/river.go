@@ -43,7 +43,7 @@ import (
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
 
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // Middleware runs jobs as jobs of a limit, under the key that the function returns for

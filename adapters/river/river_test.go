@@ -17,8 +17,8 @@ import (
 	"github.com/batonhq/baton"
 	batonriver "github.com/batonhq/baton/adapters/river"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // A rig is a queue, and a store in the same database or in a server of its own.

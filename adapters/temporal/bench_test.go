@@ -10,8 +10,8 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/joblimit"
 	"github.com/batonhq/baton/ratelimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 	"github.com/batonhq/baton/store/redisstore"
 )
 

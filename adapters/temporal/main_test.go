@@ -16,7 +16,7 @@ import (
 
 	"github.com/batonhq/baton"
 	batontemporal "github.com/batonhq/baton/adapters/temporal"
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 

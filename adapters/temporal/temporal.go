@@ -68,7 +68,7 @@ import (
 	"go.temporal.io/sdk/interceptor"
 	"go.temporal.io/sdk/temporal"
 
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // BackType is the type of the error with which an activity goes back. In the

@@ -15,7 +15,7 @@ import (
 	"go.temporal.io/sdk/workflow"
 
 	batontemporal "github.com/batonhq/baton/adapters/temporal"
-	"github.com/batonhq/baton/joblimit"
+	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 func contains(text string, parts ...string) bool {

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/internal/textfile"
-	"github.com/batonhq/baton/metrics"
 )
 
 // What --metrics tells of the command itself. docs/metrics.md lists it, too.

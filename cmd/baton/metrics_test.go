@@ -12,8 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/internal/textfile"
-	"github.com/batonhq/baton/metrics"
 )
 
 // A command that goes on writes every 15 s, and at once when it matters.

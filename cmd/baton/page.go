@@ -19,7 +19,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/httpguard"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server"
 	"github.com/batonhq/baton/server/page"
@@ -63,7 +63,7 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 		return nil, &exit{exitConfig, errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
-	return door.Bound(l, pageConns, a.warner()), nil
+	return httpguard.Bound(l, pageConns, a.warner()), nil
 }
 
 // drawnToken lets only those use the page who know a token, which is drawn at each start:

@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/suggest"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/page"

@@ -18,7 +18,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/httpguard"
 	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/textfile"
@@ -183,7 +183,7 @@ func (a *app) drain(ctx context.Context, s *server.Server, h *http.Server) error
 // served is what the files of the flags say.
 type served struct {
 	flags  *serverFlags
-	door   *door.Door
+	door   *httpguard.Door
 	roles  *roles.File // nil: none
 	rules  *rules.File // nil: none
 	secret []byte      // nil: none
@@ -206,7 +206,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	if f.log, err = a.openAudit(k.audit); err != nil {
 		return nil, err
 	}
-	f.door, err = door.New(door.Config{
+	f.door, err = httpguard.New(httpguard.Config{
 		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
 		Open: []string{"/healthz", "/readyz", "/"}, Logger: a.warner(),
 		Proxied: server.Proxied,
@@ -232,12 +232,12 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 
 // doorError says which flags make a door unsafe, and which file is wrong.
 func doorError(err error) error {
-	if of, ok := errors.AsType[*door.UnsafeError](err); ok {
+	if of, ok := errors.AsType[*httpguard.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
 			"a CA of clients", "--client-ca", "access tokens, or", "--tokens, or")
 		return usage("--listen: %s", libraryText(flags.Replace(of.Reason)))
 	}
-	if of, ok := errors.AsType[*door.FileError](err); ok {
+	if of, ok := errors.AsType[*httpguard.FileError](err); ok {
 		return &exit{exitConfig, ofFile(of.Path, of.Err)}
 	}
 	return err
@@ -261,7 +261,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	cfg := server.Config{
 		Store: store, Secret: f.secret, Audit: f.log.Logger,
 		Logger: slog.New(&fewWarnings{a.warner().Handler(), newWarnings(maxFailures)}), // a store that fails does so at each call
-		Caller: func(r *http.Request) (server.Caller, error) { return door.Caller(r) },
+		Caller: func(r *http.Request) (server.Caller, error) { return httpguard.Caller(r) },
 	}
 	var err error
 	if f.rules != nil {
@@ -296,7 +296,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *http.ServeMux) (*page.Page, error) {
 	cfg := page.Config{
 		Locks: locks, Recent: a.recent, Logger: f.log.Logger,
-		Caller: func(r *http.Request) (page.Caller, error) { return door.Caller(r) },
+		Caller: func(r *http.Request) (page.Caller, error) { return httpguard.Caller(r) },
 	}
 	cfg.Limits, _ = driver.As[limits.Lister](store)
 	var err error

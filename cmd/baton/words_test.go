@@ -23,7 +23,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/catalogue"
-	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/httpguard"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/textwidth"
 	"github.com/batonhq/baton/open"
@@ -485,8 +485,8 @@ func TestLibraryWords(t *testing.T) { // not parallel: it changes what is spoken
 		_, err := rules.Parse("r.yaml", []byte(text))
 		return err
 	}
-	listening := func(cfg door.Config) error {
-		_, err := door.New(cfg)
+	listening := func(cfg httpguard.Config) error {
+		_, err := httpguard.New(cfg)
 		return doorError(err)
 	}
 	_, missing := os.Stat("nosuch.yaml")
@@ -509,9 +509,9 @@ func TestLibraryWords(t *testing.T) { // not parallel: it changes what is spoken
 		"规则 没有字段 \"request\"：是不是想写 requests？": parsed("rules:\n- name: api\n  request: 5\n  per: 1m\n"),
 		"没有字段 \"xyzzy\"：有 ":                   parsed("rules:\n- name: api\n  xyzzy: 5\n"),
 		"要带单位，例如 5s 或 5m":                     parsed("rules:\n- name: api\n  requests: 5\n  algorithm: leaky-bucket\n  per: 1m\n  max_wait: 5\n"),
-		"其他机器能访问这个地址：必须":                      listening(door.Config{Address: ":0"}),
-		"并在途中读到访问令牌":                          listening(door.Config{Address: ":0", ClientCA: "", Roles: &roles.File{}}),
-		"并做任何事":                               listening(door.Config{Address: ":0", Certificate: "c", Key: "k"}),
+		"其他机器能访问这个地址：必须":                      listening(httpguard.Config{Address: ":0"}),
+		"并在途中读到访问令牌":                          listening(httpguard.Config{Address: ":0", ClientCA: "", Roles: &roles.File{}}),
+		"并做任何事":                               listening(httpguard.Config{Address: ":0", Certificate: "c", Key: "k"}),
 		"找不到文件 nosuch.yaml":                   missing,
 		"没能及时续期（最后一个错误：":                      &baton.LostError{Key: "k", Cause: baton.Expired, Err: baton.ErrUnavailable},
 		"存储忘了它":                               &baton.LostError{Key: "k", Cause: baton.Gone},

@@ -24,12 +24,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	batonotel "github.com/batonhq/baton/adapters/otel"
 	batonprometheus "github.com/batonhq/baton/adapters/prometheus"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"

@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/adapters/metrics"
 )
 
 type section struct {

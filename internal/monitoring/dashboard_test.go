@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/metrics"
 )
 
 var update = flag.Bool("update", false, "write deploy/grafana/baton.json")

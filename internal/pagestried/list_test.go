@@ -75,7 +75,7 @@ func (b commandBlock) reason(cannot map[string]string, line string, used func(en
 	return ""
 }
 
-// commandBlocks finds the blocks of commands in all English pages: a test of internal/house
+// commandBlocks finds the blocks of commands in all English pages: a test of internal/archtest
 // sees that those of the Chinese ones are equal.
 func commandBlocks(repo fs.FS) (all []commandBlock, err error) {
 	err = fs.WalkDir(repo, ".", func(name string, d fs.DirEntry, err error) error {

@@ -40,7 +40,7 @@ func pages(repo fs.FS) (all []page, err error) {
 
 // compiled are the files whose Go code the pages show: every one is compiled, and run, by
 // the tests of its package.
-var compiled = []string{"internal/pagestried/*_test.go", "compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/*.go"}
+var compiled = []string{"internal/pagestried/*_test.go", "adapters/compat/*/*_test.go", "adapters/cron/example_test.go", "examples/*/*.go"}
 
 // sections are what each page of docs/coming-from/ has, in this order.
 var sections = []string{

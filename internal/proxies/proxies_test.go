@@ -19,7 +19,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/door"
+	"github.com/batonhq/baton/internal/httpguard"
 	"github.com/batonhq/baton/internal/pagecode"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit/rules"
@@ -79,7 +79,7 @@ func newSite(t *testing.T, config string) (s *site, filled string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := door.New(door.Config{Address: "127.0.0.1:0", Proxied: server.Proxied}) // as baton serve has it
+	d, err := httpguard.New(httpguard.Config{Address: "127.0.0.1:0", Proxied: server.Proxied}) // as baton serve has it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,7 +130,7 @@ var reads = regexp.MustCompile(`(?:os\.Getenv|os\.LookupEnv|getenv)\("([A-Z_]+)"
 
 // environment counts the variables that the command reads, and says which are not on a page.
 func environment(repo fs.FS, page string) (count int, problems []string, err error) {
-	for _, folder := range []string{"cmd/baton", "open", "internal/systemd", "internal/supervise", "internal/door"} {
+	for _, folder := range []string{"cmd/baton", "open", "internal/systemd", "internal/supervise", "internal/httpguard"} {
 		files, err := fs.Glob(repo, folder+"/*.go")
 		if err != nil {
 			return 0, nil, err

@@ -55,7 +55,7 @@ var rules = []rule{
 	{pattern: "internal/pagetest", norace: true}, // a browser
 	// What draws, writes pages or reads the tree.
 	{pattern: "internal/verify/...", norace: true},
-	{pattern: "internal/fetched", norace: true},
+	{pattern: "internal/modtest", norace: true},
 	{pattern: "internal/measure/...", norace: true},
 	{pattern: "internal/guarantees", norace: true},
 	{pattern: "internal/monitoring", norace: true},
@@ -64,7 +64,7 @@ var rules = []rule{
 	{pattern: "internal/pagestried", norace: true}, // the command is built
 	{pattern: "internal/proxies", norace: true},
 	{pattern: "internal/release", norace: true},
-	{pattern: "internal/house", norace: true},
+	{pattern: "internal/archtest", norace: true},
 	{pattern: "internal/reference", norace: true},
 	{pattern: "internal/translated", norace: true},
 	{pattern: "internal/lab/questions", norace: true}, // real servers, side by side

@@ -18,7 +18,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/adapters/metrics"
 )
 
 // Metrics keeps what was measured, as a metrics.Meter. It is safe for concurrent use.

@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/batonhq/baton/metrics"
+	"github.com/batonhq/baton/adapters/metrics"
 )
 
 var (

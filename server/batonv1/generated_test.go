@@ -64,7 +64,7 @@ func TestGenerated(t *testing.T) {
 	}
 }
 
-// tool is the path of a program of tools/go.mod.
+// tool is the path of a program of internal/tools/go.mod.
 func tool(t *testing.T, name string) string {
 	t.Helper()
 	out, err := exec.Command("go", "tool", "-n", name).CombinedOutput()

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/metrics"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/top"

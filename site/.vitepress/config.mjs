@@ -113,7 +113,7 @@ function description(file) {
 }
 
 // slug is the anchor that GitHub makes of a heading, so that a link to it leads in the repository and on the site.
-// internal/house compares the links with it.
+// internal/archtest compares the links with it.
 function slug(heading) {
   return heading.trim().toLowerCase().replace(/[^\p{L}\p{N}\p{M} _-]/gu, '').replaceAll(' ', '-')
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/broken"
+	"github.com/batonhq/baton/internal/badstores"
 	"github.com/batonhq/baton/internal/verify/check"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -43,14 +43,14 @@ type Defect struct {
 // All are the defects. Their names say what is done.
 var All = []Defect{
 	// The store decides wrongly about locks.
-	store("never expires", "f02", check.Lively, bug(broken.NeverExpires)),
-	store("expires early", "f06", check.Exclusive, bug(broken.ExpiresEarly)),
-	store("renews for show", "f01", check.Exclusive, bug(broken.RenewsForShow)),
-	store("looks whether the lock is free, and then takes it", "f01", check.Exclusive, bug(broken.ChecksThenActs)),
-	store("forgets the token on release", "f01", check.Fenced, bug(broken.ForgetsOnRelease)),
-	store("hands over by release alone", "f02", check.Lively, bug(broken.WaitsForRelease)),
-	store("one permit too many", "f01", check.Exclusive, bug(broken.OneTooMany)),
-	store("one permit too few", "f01", check.Lively, bug(broken.OneTooFew)),
+	store("never expires", "f02", check.Lively, bug(badstores.NeverExpires)),
+	store("expires early", "f06", check.Exclusive, bug(badstores.ExpiresEarly)),
+	store("renews for show", "f01", check.Exclusive, bug(badstores.RenewsForShow)),
+	store("looks whether the lock is free, and then takes it", "f01", check.Exclusive, bug(badstores.ChecksThenActs)),
+	store("forgets the token on release", "f01", check.Fenced, bug(badstores.ForgetsOnRelease)),
+	store("hands over by release alone", "f02", check.Lively, bug(badstores.WaitsForRelease)),
+	store("one permit too many", "f01", check.Exclusive, bug(badstores.OneTooMany)),
+	store("one permit too few", "f01", check.Lively, bug(badstores.OneTooFew)),
 	store("evicts what is seldom used", "f01", check.Exclusive, spoilt(evicts)),
 	store("tokens wrap around", "f01", check.Fenced, spoilt(tokensWrap)),
 	store("the counter of tokens is lost", "f01", check.Fenced, spoilt(counterLost)),
@@ -61,7 +61,7 @@ var All = []Defect{
 	store("counts holders, not permits", "f01", check.Exclusive, spoilt(countsHolders)),
 	store("a release frees all permits", "f01", check.Exclusive, spoilt(freesAll)),
 	store("its clock goes too fast", "f06", check.Exclusive, spoilt(fastClock)),
-	{Name: "grants the last in line", Fault: "f01", Breaks: check.Lively, Check: "overtaken", Keys: 1, Store: bug(broken.LastInFirstOut)},
+	{Name: "grants the last in line", Fault: "f01", Breaks: check.Lively, Check: "overtaken", Keys: 1, Store: bug(badstores.LastInFirstOut)},
 
 	// The client deceives itself about locks.
 	client("takes a failed renewal for a renewal", "f06", check.Exclusive, trustsFailures),
@@ -108,7 +108,7 @@ var All = []Defect{
 	{Name: "leaves a row for each request", Fault: "f01", Breaks: check.Lively, Check: "rows", Local: "sqlite", Spoil: leavesRows},
 
 	// Limits.
-	store("asks a limiter, and then takes", "f01", check.Bounded, limitBug(broken.AsksThenTakes)),
+	store("asks a limiter, and then takes", "f01", check.Bounded, limitBug(badstores.AsksThenTakes)),
 	client("each process limits for itself", "f01", check.Bounded, ownLimits),
 	client("limits take nothing", "f01", check.Bounded, takesNothing),
 	client("remembers for a while that it was allowed", "f01", check.Bounded, remembersAllowed),
@@ -141,18 +141,18 @@ func leak(name, found string, spoil func(driver.Store) driver.Store) Defect {
 	return Defect{Name: name, Fault: "f01", Breaks: check.Lively, Check: found, Store: Right, Spoil: spoil}
 }
 
-func bug(b broken.Bug) func() driver.Locks { return func() driver.Locks { return broken.New(b) } }
+func bug(b badstores.Bug) func() driver.Locks { return func() driver.Locks { return badstores.New(b) } }
 
 func spoilt(spoil func(*memstore.Store) driver.Locks) func() driver.Locks {
 	return func() driver.Locks { return spoil(memstore.New()) }
 }
 
 // limitBug has the bug in its limits and is right about locks.
-func limitBug(b broken.Bug) func() driver.Locks {
+func limitBug(b badstores.Bug) func() driver.Locks {
 	type rates = limits.Store
 	type both struct {
-		*broken.Store
+		*badstores.Store
 		rates
 	}
-	return func() driver.Locks { return both{broken.New(""), broken.NewLimits(b)} }
+	return func() driver.Locks { return both{badstores.New(""), badstores.NewLimits(b)} }
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
-	"github.com/batonhq/baton/internal/broken"
+	"github.com/batonhq/baton/internal/badstores"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/verify/served"
 	"github.com/batonhq/baton/store/memstore"
@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 // A store without limits is none from afar.
 func TestWithoutLimits(t *testing.T) {
 	t.Parallel()
-	if _, ok := dial(t, serve(t, broken.New("")).Addr()).(limits.Store); ok {
+	if _, ok := dial(t, serve(t, badstores.New("")).Addr()).(limits.Store); ok {
 		t.Error("a store that cannot limit says that it can")
 	}
 }

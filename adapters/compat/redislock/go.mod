@@ -1,0 +1,16 @@
+module github.com/batonhq/baton/adapters/compat/redislock
+
+go 1.26.0
+
+require (
+	github.com/batonhq/baton v0.1.0
+	github.com/bsm/redislock v0.9.4
+	github.com/redis/go-redis/v9 v9.23.0
+)
+
+require (
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/redis/rueidis v1.0.79 // indirect
+	go.uber.org/atomic v1.12.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)

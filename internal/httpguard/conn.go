@@ -1,0 +1,111 @@
+package httpguard
+
+import (
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// writeTimeout is how long a client may read nothing while there is something to read.
+const writeTimeout = 30 * time.Second
+
+// Bound makes of l a listener with at most so many connections at a time, and half of them
+// from one address. What is beyond that is closed at once, and log gets a warning. A
+// connection fails whose client does not read for half a minute.
+func Bound(l net.Listener, most int, log *slog.Logger) net.Listener {
+	return &listener{Listener: l, most: most, log: log, from: make(map[netip.Addr]int)}
+}
+
+// A listener bounds how many connections there are.
+type listener struct {
+	net.Listener
+	most int
+	log  *slog.Logger
+
+	mu   sync.Mutex
+	open int
+	from map[netip.Addr]int
+	full bool // a connection was refused, and none accepted since
+}
+
+// Accept closes a connection beyond the bound at once: there is no room to tell why.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		from := addressOf(c)
+		if !l.enter(from) {
+			_ = c.Close()
+			continue
+		}
+		return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+	}
+}
+
+func addressOf(c net.Conn) netip.Addr {
+	if of, ok := c.RemoteAddr().(*net.TCPAddr); ok {
+		return of.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
+
+func (l *listener) enter(from netip.Addr) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open >= l.most || l.from[from] >= (l.most+1)/2 {
+		if !l.full {
+			l.log.Warn("too many connections: new ones are closed", "open", l.open, "from", from, "open from there", l.from[from])
+		}
+		l.full = true
+		return false
+	}
+	l.full = false
+	l.open++
+	l.from[from]++
+	return true
+}
+
+func (l *listener) leave(from netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open--
+	if l.from[from]--; l.from[from] == 0 {
+		delete(l.from, from)
+	}
+}
+
+// A conn fails if its client does not read.
+type conn struct {
+	net.Conn
+	leave func()
+	own   atomic.Bool // the server has set a deadline itself
+}
+
+func (c *conn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.own.Store(!t.IsZero())
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	c.own.Store(!t.IsZero())
+	return c.Conn.SetWriteDeadline(t)
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	if !c.own.Load() {
+		if err := c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Write(p)
+}

@@ -1,0 +1,320 @@
+// Package httpguard stands between a TCP port and the handlers behind it. It decides what may
+// listen at all, who a caller is, and which connections and requests are refused before a
+// handler sees them: one too many, one of a client that does not read, one that the page
+// of another site has sent, one of an unknown caller.
+package httpguard
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/roles"
+)
+
+// Config says what listens where, and who may come in.
+type Config struct {
+	// Address is HOST:PORT. Without a host it is all of this machine.
+	Address string
+
+	// Roles are the callers, and what they may do. Defaults to none.
+	Roles *roles.File
+
+	// Certificate and Key are files in PEM: then the door speaks TLS only.
+	Certificate, Key string
+
+	// ClientCA is a file with the certificates, in PEM, of those who sign certificates of
+	// clients. Without Roles each client needs one, and may do everything. With Roles a
+	// client without one needs an access token.
+	ClientCA string
+
+	// Hosts are names of this machine that a request may be for, beside localhost and
+	// addresses of loopback. They count only where all may do everything.
+	Hosts []string
+
+	// Open are the paths that need no caller.
+	Open []string
+
+	// MaxConns is how many connections there may be; half of them from one address.
+	// Defaults to 10000.
+	MaxConns int
+
+	// Proxied reports whether a request is a question of a proxy, which sends what the
+	// browser of its user has sent. No page of another site can make such a request: it has
+	// a field of its own in the header. Defaults to none.
+	Proxied func(*http.Request) bool
+
+	// Denied is told which request was refused, and from where. It is called from several
+	// goroutines. Defaults to nil.
+	Denied func(from string, err error)
+
+	// Logger gets a warning when there are too many connections. Defaults to silence.
+	Logger *slog.Logger
+}
+
+// An UnsafeError says why nothing may listen as the Config says, and what to do.
+type UnsafeError struct{ Reason string }
+
+func (e *UnsafeError) Error() string { return e.Reason }
+
+// A Door is safe for concurrent use.
+type Door struct {
+	cfg      Config
+	address  *net.TCPAddr
+	everyone *roles.Role // nil: callers are told apart
+	secured  atomic.Pointer[secured]
+}
+
+// New checks a Config and reads its files. The error is an *UnsafeError, or one about a
+// file.
+func New(cfg Config) (*Door, error) {
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 10_000
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Door{cfg: cfg}
+	var err error
+	if d.address, err = net.ResolveTCPAddr("tcp", cfg.Address); err != nil {
+		return nil, &UnsafeError{fmt.Sprintf("the address is HOST:PORT, such as 127.0.0.1:7420: %v", err)}
+	}
+	loopback := d.address.IP != nil && d.address.IP.IsLoopback()
+	encrypted, identified := cfg.Certificate != "" && cfg.Key != "", cfg.Roles != nil || cfg.ClientCA != ""
+	switch {
+	case (cfg.Certificate == "") != (cfg.Key == ""):
+		return nil, &UnsafeError{"TLS needs both the certificate and its key"}
+	case cfg.ClientCA != "" && !encrypted:
+		return nil, &UnsafeError{"certificates of clients need TLS: give a certificate and its key, too"}
+	case !loopback && !encrypted && !identified:
+		return nil, &UnsafeError{"other machines could reach this address: give a certificate and its key, and access tokens, or a CA of clients; or listen on loopback, such as 127.0.0.1:7420"}
+	case !loopback && !encrypted:
+		return nil, &UnsafeError{"other machines could reach this address, and read the access tokens on the way: give a certificate and its key; or listen on loopback, behind a proxy that speaks TLS"}
+	case !loopback && !identified:
+		return nil, &UnsafeError{"other machines could reach this address, and do everything: give access tokens, or a CA of clients; or listen on loopback"}
+	case !identified:
+		d.everyone = roles.Everything("")
+	}
+	if encrypted {
+		if err := d.Reload(); err != nil {
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// Everyone reports whether all may do everything.
+func (d *Door) Everyone() bool { return d.everyone != nil }
+
+// Listen listens at the address. The listener bounds the connections.
+func (d *Door) Listen() (net.Listener, error) {
+	l, err := net.ListenTCP("tcp", d.address)
+	if err != nil {
+		return nil, err
+	}
+	return Bound(l, d.cfg.MaxConns, d.cfg.Logger), nil
+}
+
+// TLS is for an http.Server, or nil if the door speaks no TLS.
+func (d *Door) TLS() *tls.Config {
+	if d.secured.Load() == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		return d.secured.Load().config, nil
+	}}
+}
+
+// Handler refuses what must not reach h.
+func (d *Door) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := d.foreign(r); err != nil {
+			d.refuse(w, r, http.StatusForbidden, err)
+			return
+		}
+		if slices.Contains(d.cfg.Open, r.URL.Path) {
+			unread(w, r)
+			h.ServeHTTP(w, r)
+			return
+		}
+		authenticate := func() (*roles.Role, error) { return d.authenticate(r) }
+		if _, err := authenticate(); err != nil {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="baton"`)
+			if errors.Is(err, errOutdated) {
+				w.Header().Set("Connection", "close") // the next connection shows another certificate
+			}
+			d.refuse(w, r, http.StatusUnauthorized, err)
+			return
+		}
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, authenticate)))
+	})
+}
+
+// unreadTimeout is how long a body that nobody looks at may take.
+const unreadTimeout = time.Second
+
+// unread is for an answer without a look at the body. The server reads the body after the
+// answer, to use the connection again, and would do so for as long as the client likes.
+func unread(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // until the next request
+	}
+}
+
+// refuse answers a request, and tells that it was refused.
+func (d *Door) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
+	if d.cfg.Denied != nil {
+		d.cfg.Denied(r.RemoteAddr, err)
+	}
+	code := "permission_denied"
+	if status == http.StatusUnauthorized {
+		code = "unauthenticated"
+	}
+	unread(w, r)
+	reply(w, status, code, driver.Printable(err.Error()))
+}
+
+// reply writes an error in the form that the protocol of connect gives it.
+func reply(w http.ResponseWriter, status int, code, message string) {
+	text, err := json.Marshal(struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}{code, message})
+	if err != nil { // strings have a JSON
+		panic(err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(text)
+}
+
+// callerKey is that of the function, in the context of a request, that finds its caller.
+type callerKey struct{}
+
+// ErrNobody is the error of a request that no door has let in.
+var ErrNobody = errors.New("the request has no caller")
+
+// Caller is who sent a request that a door has let in, by the roles and certificates as
+// they are now: the caller may have been removed since.
+func Caller(r *http.Request) (*roles.Role, error) {
+	if authenticate, ok := r.Context().Value(callerKey{}).(func() (*roles.Role, error)); ok {
+		return authenticate()
+	}
+	return nil, ErrNobody
+}
+
+// A CredentialError says why a request shows no caller.
+type CredentialError struct{ Reason string }
+
+func (e *CredentialError) Error() string { return e.Reason }
+
+var (
+	errNone     = &CredentialError{"an access token is missing: send it as Authorization: Bearer, or show a certificate"}
+	errSeveral  = &CredentialError{"there is more than one Authorization"}
+	errScheme   = &CredentialError{"Authorization is Bearer and an access token"}
+	errOutdated = &CredentialError{"the certificate has expired, or its CA is not trusted any more: connect again"}
+)
+
+// authenticate finds who sends a request. An access token counts before a certificate.
+func (d *Door) authenticate(r *http.Request) (*roles.Role, error) {
+	if d.everyone != nil {
+		return d.everyone, nil
+	}
+	token, err := tokenOf(r)
+	switch {
+	case err != nil:
+		return nil, err
+	case token != "" && d.cfg.Roles == nil:
+		return nil, &roles.UnknownError{What: "access token"}
+	case token != "":
+		return d.cfg.Roles.Table().ByToken(token)
+	case r.TLS == nil || len(r.TLS.VerifiedChains) == 0:
+		return nil, errNone
+	}
+	// The connection may be older than what was read since.
+	leaf := r.TLS.PeerCertificates[0]
+	switch {
+	case time.Now().After(leaf.NotAfter) || !d.secured.Load().trusts(r.TLS.VerifiedChains):
+		return nil, errOutdated
+	case d.cfg.Roles == nil:
+		return roles.OfCertificate(leaf)
+	}
+	return d.cfg.Roles.Table().ByCertificate(leaf)
+}
+
+// tokenOf is the access token of a request, or "" if there is none.
+func tokenOf(r *http.Request) (string, error) {
+	switch all := r.Header.Values("Authorization"); len(all) {
+	case 0:
+		return "", nil
+	case 1:
+	default:
+		return "", errSeveral
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if token = strings.TrimSpace(token); !strings.EqualFold(scheme, "Bearer") || token == "" {
+		return "", errScheme
+	}
+	return token, nil
+}
+
+// A ForeignError says that a request was sent by the page of another site.
+type ForeignError struct{ Reason string }
+
+func (e *ForeignError) Error() string { return e.Reason }
+
+// foreign refuses what a browser sends for the page of another site. Such a request comes
+// from loopback, or with the certificate of the user.
+func (d *Door) foreign(r *http.Request) error {
+	// No browser speaks HTTP/2 without TLS. Proxies do, and call this host as they like.
+	browser := r.ProtoMajor < 2 || r.TLS != nil
+	if d.everyone != nil && browser && !d.knows(r.Host) {
+		return &ForeignError{fmt.Sprintf("the request is for the host %q, which is not this one: use localhost, or name it with --host", r.Host)}
+	}
+	if d.cfg.Proxied != nil && d.cfg.Proxied(r) {
+		return nil
+	}
+	if all := r.Header.Values("Origin"); len(all) > 0 {
+		origin, err := url.Parse(all[0])
+		if len(all) > 1 || err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) {
+			return &ForeignError{"the request is from the page of another site"}
+		}
+	}
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "", "same-origin", "none":
+		return nil
+	}
+	// A link to the page may be followed from anywhere.
+	if r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
+		r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
+		return nil
+	}
+	return &ForeignError{"the request is from the page of another site"}
+}
+
+// knows reports whether a request may be for a host. A name that another site has pointed
+// to loopback is none: an address cannot be.
+func (d *Door) knows(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.Unmap().IsLoopback()
+	}
+	same := func(name string) bool { return strings.EqualFold(name, host) }
+	return same("localhost") || slices.ContainsFunc(d.cfg.Hosts, same)
+}

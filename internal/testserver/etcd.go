@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -226,8 +227,7 @@ func (c *EtcdCluster) Leader(t TB) *EtcdServer {
 	return leader
 }
 
-// NeedEtcd skips the test if the etcd server was not built, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// NeedEtcd skips the test if it may not start etcd.
 func NeedEtcd(t TB) {
 	t.Helper()
 	etcdBinary(t)
@@ -265,31 +265,30 @@ func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
 	return l
 }
 
-// EtcdCtl returns the path of etcdctl, or skips the test.
+// EtcdCtl returns the path of etcdctl, for a long test.
 func EtcdCtl(t TB) string {
 	t.Helper()
+	Long(t)
 	return require(t, "etcdctl", "etcd-client")
 }
 
-// etcdBinary returns the server that .ci/install has built at the root of the
-// repository, for a Site or else the one in PATH.
+// etcdBinary returns the server that .ci/install has put at the root of the repository,
+// or else the one in PATH.
 func etcdBinary(t TB) string {
 	t.Helper()
-	for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
-		path := filepath.Join(dir, ".servers", "etcd")
-		// Above the directory of a Site may be one that others write to, such as /tmp.
-		if info, err := os.Stat(path); err == nil && trusted(info) {
-			return path
+	return find(t, "etcd", "etcd-server", func() (string, error) {
+		for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
+			path := filepath.Join(dir, ".servers", "etcd")
+			// Above the directory of a Site may be one that others write to, such as /tmp.
+			if info, err := os.Stat(path); err == nil && trusted(info) {
+				return path, nil
+			}
+			if dir == filepath.Dir(dir) {
+				break
+			}
 		}
-		if dir == filepath.Dir(dir) {
-			break
-		}
-	}
-	if _, ok := t.(*Site); ok {
-		return require(t, "etcd", "etcd-server, or download a release of etcd")
-	}
-	missing(t, "etcd", "run .ci/install, which builds it")
-	return ""
+		return exec.LookPath("etcd")
+	})
 }
 
 // etcdMembers starts the members of one cluster, on other ports if another program took

@@ -24,8 +24,7 @@ type MariaDBServer struct {
 	Addr string
 }
 
-// NeedMariaDB skips the test if mariadbd is not installed, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// NeedMariaDB skips the test if it may not start MariaDB.
 func NeedMariaDB(t TB) {
 	t.Helper()
 	require(t, "mariadbd", "mariadb-server")

@@ -143,8 +143,7 @@ func (s *PostgresServer) Promote() {
 	}
 }
 
-// NeedPostgres skips the test if PostgreSQL is not installed, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// NeedPostgres skips the test if it may not start PostgreSQL.
 func NeedPostgres(t TB) {
 	t.Helper()
 	postgresBin(t)
@@ -161,10 +160,12 @@ func NeedPgBouncer(t TB) {
 // them out of the path.
 func postgresBin(t TB) string {
 	t.Helper()
-	if dir := findPostgres(); dir != "" {
-		return dir
-	}
-	return filepath.Dir(require(t, "initdb", "postgresql"))
+	return find(t, "initdb", "postgresql", func() (string, error) {
+		if dir := findPostgres(); dir != "" {
+			return dir, nil
+		}
+		return "", ErrNotInstalled
+	})
 }
 
 func findPostgres() string {

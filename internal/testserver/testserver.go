@@ -3,8 +3,10 @@
 // directory, and ends with the test that started it. On Linux it also ends with the
 // process, in whatever way that ends.
 //
-// If a server is not installed, the test is skipped, or fails if BATON_REQUIRE_SERVERS
-// is 1.
+// A test starts servers and other programs only if BATON_REQUIRE_SERVERS is 1, and fails
+// then if one is not installed. Otherwise it is skipped, and the command that ran the
+// tests is told so once for each package and program. A Program or a Site always starts
+// them.
 package testserver
 
 import (
@@ -25,48 +27,66 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// NeedRedis skips the test if redis-server is not installed, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// NeedRedis skips the test if it may not start Redis.
 func NeedRedis(t TB) {
 	t.Helper()
 	require(t, "redis-server", "redis-server")
 }
 
-// require returns the path of a binary. Without it the test is skipped with
-// the name of the package to install.
+// Long skips the test unless BATON_LONG is 1: it belongs to make test-long.
+func Long(t TB) {
+	t.Helper()
+	if os.Getenv("BATON_LONG") != "1" {
+		t.Skipf("long: runs with BATON_LONG=1, as in make test-long")
+	}
+}
+
+// require returns the path of a binary, which the package install has.
 func require(t TB, binary, install string) string {
 	t.Helper()
-	path, err := exec.LookPath(binary)
+	return find(t, binary, install, func() (string, error) { return exec.LookPath(binary) })
+}
+
+// find returns what look finds. A test is skipped if it may not start what is looked
+// for, and fails if that is not installed; a Site says ErrNotInstalled.
+func find(t TB, what, install string, look func() (string, error)) string {
+	t.Helper()
+	if !mayStart(t) {
+		announce(callersErrors, what)
+		t.Skipf("needs %s: runs with BATON_REQUIRE_SERVERS=1, as in make test", what)
+	}
+	path, err := look()
 	if err == nil {
 		return path
 	}
-	missing(t, binary, "install the package "+install)
+	if s, ok := t.(*Site); ok {
+		s.Fatalf("%s is %w: install the package %s", what, ErrNotInstalled, install)
+	}
+	t.Fatalf("%s is not installed: install the package %s, or run make servers", what, install)
 	return ""
+}
+
+// mayStart reports whether t may start servers: a program always may.
+func mayStart(t TB) bool {
+	switch t := t.(type) {
+	case *Program, *Site:
+		return true
+	case borrowed:
+		return mayStart(t.TB)
+	}
+	return os.Getenv("BATON_REQUIRE_SERVERS") == "1"
 }
 
 // ErrNotInstalled is in what Site.Try returns if a server is not installed.
 var ErrNotInstalled = errors.New("not installed")
 
-// missing skips the test, or fails it, and says what to do about it.
-func missing(t TB, binary, mend string) {
-	t.Helper()
-	if s, ok := t.(*Site); ok {
-		s.Fatalf("%s is %w: %s", binary, ErrNotInstalled, mend)
-	}
-	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
-		t.Fatalf("%s is not installed, and BATON_REQUIRE_SERVERS=1: %s", binary, mend)
-	}
-	announce(callersErrors, binary, mend)
-	t.Skipf("%s is not installed: %s", binary, mend)
-}
-
-var announced sync.Map // what is missing, by binary
+var announced sync.Map // what was not started
 
 // announce says once what is not tested, to the user who ran the tests: the go command
 // drops the output of tests that pass, and a skipped test that is not reported is taken
 // for one that passed.
-func announce(open func() (*os.File, error), binary, mend string) {
-	if _, said := announced.LoadOrStore(binary, true); said {
+func announce(open func() (*os.File, error), what string) {
+	if _, said := announced.LoadOrStore(what, true); said {
 		return
 	}
 	dir, _ := os.Getwd() // the package's directory, while its tests run
@@ -75,8 +95,8 @@ func announce(open func() (*os.File, error), binary, mend string) {
 		return // then -v shows it
 	}
 	defer outer.Close()
-	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s: %s, or run make test\n",
-		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), binary, mend)
+	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s; make test runs them\n",
+		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), what)
 }
 
 // Program is the TB of a program or of a TestMain: what would fail or skip a test ends

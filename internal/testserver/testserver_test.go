@@ -226,8 +226,8 @@ func TestMissingBinary(t *testing.T) {
 	announced.Store("no-such-server", true) // it is not really missed
 	var r recorder
 	r.run(start)
-	if r.failed != "" || !strings.Contains(r.skipped, "no-such-package") {
-		t.Errorf("skipped %q, failed %q: want a skip that names the package", r.skipped, r.failed)
+	if r.failed != "" || !strings.Contains(r.skipped, "no-such-server") {
+		t.Errorf("skipped %q, failed %q: want a skip that names the server", r.skipped, r.failed)
 	}
 
 	t.Setenv("BATON_REQUIRE_SERVERS", "1")
@@ -235,6 +235,32 @@ func TestMissingBinary(t *testing.T) {
 	r.run(start)
 	if r.skipped != "" || !strings.Contains(r.failed, "no-such-package") {
 		t.Errorf("skipped %q, failed %q: want a failure that names the package", r.skipped, r.failed)
+	}
+}
+
+func TestNothingStartsUnlessAsked(t *testing.T) {
+	t.Setenv("BATON_REQUIRE_SERVERS", "")
+	announced.Store("bash", true)
+	var r recorder
+	r.run(func(t TB) { require(t, "bash", "bash") }) // which is installed
+	if !strings.Contains(r.skipped, "BATON_REQUIRE_SERVERS=1") {
+		t.Errorf("skipped %q, want a skip that names the variable", r.skipped)
+	}
+	p := new(Program)
+	defer p.Close()
+	if path := require(p, "bash", "bash"); path == "" {
+		t.Error("a program may start nothing either")
+	}
+}
+
+func TestLong(t *testing.T) {
+	for set, want := range map[string]bool{"": true, "1": false} {
+		t.Setenv("BATON_LONG", set)
+		var r recorder
+		r.run(func(t TB) { Long(t) })
+		if skipped := strings.Contains(r.skipped, "BATON_LONG=1"); skipped != want {
+			t.Errorf("BATON_LONG=%q: skipped %v (%q)", set, skipped, r.skipped)
+		}
 	}
 }
 
@@ -270,13 +296,13 @@ func TestSkipIsAnnounced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "stderr")
 	open := func() (*os.File, error) { return os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) }
 	for range 3 {
-		announce(open, "lost-server", "lost-package")
+		announce(open, "lost-server")
 	}
 	said, err := os.ReadFile(file)
 	if err != nil || strings.Count(string(said), "\n") != 1 {
 		t.Fatalf("said %q, error %v", said, err)
 	}
-	for _, word := range []string{"internal/testserver", "lost-server", "lost-package", "make test"} {
+	for _, word := range []string{"internal/testserver", "lost-server", "make test"} {
 		if !strings.Contains(string(said), word) {
 			t.Errorf("%q does not name %s", said, word)
 		}

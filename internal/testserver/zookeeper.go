@@ -27,8 +27,7 @@ type ZooKeeperServer struct {
 	Addr string
 }
 
-// NeedZooKeeper skips the test if ZooKeeper is not installed, or fails it if
-// BATON_REQUIRE_SERVERS is 1.
+// NeedZooKeeper skips the test if it may not start ZooKeeper.
 func NeedZooKeeper(t TB) {
 	t.Helper()
 	java(t)
@@ -44,17 +43,10 @@ func java(t TB) (path string) {
 // NeedJar is require for a file of a package that has no binary.
 func NeedJar(t TB, file, install string) {
 	t.Helper()
-	if _, err := os.Stat(file); err == nil {
-		return
-	}
-	if s, ok := t.(*Site); ok {
-		s.Fatalf("%s is %w: install the package %s", file, ErrNotInstalled, install)
-	}
-	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
-		t.Fatalf("%s is not there, and BATON_REQUIRE_SERVERS=1: install the package %s", file, install)
-	}
-	announce(callersErrors, file, install)
-	t.Skipf("%s is not there: install the package %s", file, install)
+	find(t, file, install, func() (string, error) {
+		_, err := os.Stat(file)
+		return file, err
+	})
 }
 
 // ZooKeeper starts a single server, with ticks of 2 s, the default. It keeps its data

@@ -371,3 +371,109 @@ func (c *claim) unresolvedLocked(it *item) {
 		l.unresolved = true
 	}
 }
+
+// strayPause is the pause before a look for strays that got no answer is repeated.
+const strayPause = 200 * time.Millisecond
+
+// seekStraysLocked has all leases looked at for strays, in the background, until that has
+// succeeded.
+func (s *Store) seekStraysLocked() {
+	s.strayRounds++
+	if s.closed || s.seekingStrays {
+		return
+	}
+	s.seekingStrays = true
+	s.work.Go(func() {
+		for {
+			s.mu.Lock()
+			strayRounds := s.strayRounds
+			var leases []int64
+			for l := range s.leasesLocked() {
+				if l.id != 0 && !l.dead {
+					leases = append(leases, l.id)
+				}
+			}
+			s.mu.Unlock()
+			looked := true
+			for _, id := range leases {
+				looked = s.dropStrays(id) && looked
+			}
+			s.mu.Lock()
+			if looked && strayRounds == s.strayRounds {
+				s.seekingStrays = false
+				s.mu.Unlock()
+				return
+			}
+			s.mu.Unlock()
+			t := time.NewTimer(strayPause)
+			select {
+			case <-t.C:
+			case <-s.ctx.Done():
+				t.Stop()
+				return
+			}
+		}
+	})
+}
+
+// dropStrays removes the names on a lease of ours that belong to no claim. It returns
+// false if it has to be tried again.
+func (s *Store) dropStrays(lease int64) (done bool) {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	resp, err := s.leaser.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: lease, Keys: true}, anySize)
+	if err != nil {
+		return !passing(err)
+	}
+	strays := map[string]bool{}
+	for _, name := range resp.Keys {
+		strays[string(name)] = true
+	}
+	// A name that was put since then is not in the answer. A name that was forgotten
+	// since then is gone, or has another revision if it comes again. A claim that
+	// stands is renewed, and lost if the name is not its own.
+	s.mu.Lock()
+	for _, k := range s.keys {
+		for c := range k.all {
+			if c.rev > 0 && !c.ended {
+				delete(strays, c.name)
+			}
+		}
+	}
+	s.mu.Unlock()
+	for name := range strays {
+		if err := s.dropStray(ctx, name, lease); err != nil {
+			return !passing(err)
+		}
+	}
+	return true
+}
+
+func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
+	key, ok := s.keyOf(name)
+	if !ok {
+		return nil
+	}
+	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(name)})
+	if err != nil || len(resp.Kvs) == 0 || resp.Kvs[0].Lease != lease {
+		return err
+	}
+	kv := resp.Kvs[0]
+	s.mu.Lock()
+	if k := s.keys[key]; k != nil {
+		for c := range k.all {
+			// The stray may have come back under a name that another claim uses now,
+			// and whose own put had no answer, or was not sent.
+			if c.name == name && (c.rev == kv.CreateRevision || c.value == string(kv.Value)) {
+				s.mu.Unlock()
+				return nil
+			}
+		}
+	}
+	s.mu.Unlock()
+	_, err = s.kv.Txn(ctx, &pb.TxnRequest{
+		Compare: only(createRev(name, kv.CreateRevision), modRev(name, kv.ModRevision), onLease(name, lease)),
+		Success: ops(remove(name)),
+	})
+	return err
+}

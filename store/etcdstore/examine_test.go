@@ -2,7 +2,6 @@ package etcdstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -189,89 +188,5 @@ func TestExamineWhatOnlyTheServerCanSay(t *testing.T) {
 		if got := onlyHere(strings.Fields(endpoints)); got != want {
 			t.Errorf("onlyHere(%s) = %v", endpoints, got)
 		}
-	}
-}
-
-// enableAuth makes a user who may use what is below app/.
-func enableAuth(t *testing.T, server *testserver.EtcdServer) {
-	t.Helper()
-	admin := dial(t, server.Addr)
-	ctx := t.Context()
-	steps := []func() error{
-		func() error { _, err := admin.UserAdd(ctx, "root", "canary-root"); return err },
-		func() error { _, err := admin.UserGrantRole(ctx, "root", "root"); return err },
-		func() error { _, err := admin.RoleAdd(ctx, "locks"); return err },
-		func() error {
-			_, err := admin.RoleGrantPermission(ctx, "locks", "app/", "app0", 2)
-			return err
-		},
-		func() error { _, err := admin.UserAdd(ctx, "app", "canary-app"); return err },
-		func() error { _, err := admin.UserGrantRole(ctx, "app", "locks"); return err },
-		func() error { _, err := admin.AuthEnable(ctx); return err },
-	}
-	for i, step := range steps {
-		if err := step(); err != nil {
-			t.Fatalf("step %d: %v", i, err)
-		}
-	}
-}
-
-// With a password, and not without.
-func TestAuthentication(t *testing.T) {
-	t.Parallel()
-	server := testserver.Etcd(t)
-	enableAuth(t, server)
-	ctx := t.Context()
-	for what, cfg := range map[string]Server{
-		"no password":    {Endpoints: []string{server.Addr}},
-		"wrong password": {Endpoints: []string{server.Addr}, Username: "app", Password: "canary-wrong"},
-	} {
-		s, err := Open(ctx, cfg, Config{Prefix: "app"})
-		if err == nil {
-			s.Close()
-		}
-		if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-	cfg := Server{Endpoints: []string{server.Addr}, Username: "app", Password: "canary-app"}
-	if s, err := Open(ctx, cfg, Config{Prefix: "other"}); err == nil || !strings.Contains(err.Error(), "permission denied") {
-		t.Errorf("below another prefix: %v, %v", s, err)
-	}
-	s, err := Open(ctx, cfg, Config{Prefix: "app"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	c, _ := take(t, s, claimOf("k", "me"), long, true)
-	if r := renewOne(t, s, c, long); r.State != driver.Held {
-		t.Errorf("renew: %v (%v)", r.State, r.Err)
-	}
-	w, g := take(t, s, claimOf("k", "next"), long, true)
-	if !g.Waiting {
-		t.Errorf("%+v", g)
-	}
-	mustRelease(t, s, c)
-	if r := renewOne(t, s, w, long); r.State != driver.Held {
-		t.Errorf("renew: %v (%v)", r.State, r.Err)
-	}
-	mustRelease(t, s, w)
-	all, err := s.Examine(ctx)
-	if err != nil {
-		t.Error(err)
-	}
-	for _, f := range all {
-		if f.Name == "auth" || strings.Contains(f.What+f.Mend, "canary") {
-			t.Errorf("with authentication: %+v", f)
-		}
-	}
-}
-
-// A member closes a connection that has no stream and is pinged, after half a
-// minute, and the client then pings all its connections half as often.
-func TestIdleConnectionsAreNotPinged(t *testing.T) {
-	t.Parallel()
-	if c := clientConfig(Server{}); c.PermitWithoutStream || c.DialKeepAliveTime == 0 {
-		t.Errorf("pings every %v, without a stream: %t", c.DialKeepAliveTime, c.PermitWithoutStream)
 	}
 }

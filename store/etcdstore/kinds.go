@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
@@ -13,6 +14,51 @@ import (
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
+
+// Downgrade makes a writer a reader: see driver.Downgrader.
+func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	a := s.Renew(ctx, []driver.Claim{cl}, ttl)[0]
+	if a.State == driver.Unknown {
+		return driver.Grant{}, a.Err
+	}
+	s.mu.Lock()
+	c := s.claimLocked(cl)
+	if a.State != driver.Held || c == nil || c.Capacity != driver.Whole {
+		s.mu.Unlock()
+		return driver.Grant{}, driver.ErrLost
+	}
+	if c.Weight == 1 {
+		s.mu.Unlock()
+		return a.Grant, nil
+	}
+	reader := c.Claim
+	reader.Weight = 1
+	text := encode(reader)
+	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: ttl, txn: &pb.TxnRequest{
+		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
+		Success: ops(put(c.name, text, c.lease.id)),
+	}}
+	c.changing = true
+	s.mu.Unlock()
+	err := s.do(ctx, it)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.changing = false
+	text = withOwner(text, c.Owner) // which a Rename may have changed
+	switch {
+	case errors.Is(err, driver.ErrUnknown):
+		// The next renewal has to write the name again to be sure: as a reader, for
+		// other readers may hold beside it.
+		c.value, c.moving = text, true
+		return driver.Grant{}, err
+	case err != nil:
+		return driver.Grant{}, err
+	case !it.resp.Succeeded:
+		return driver.Grant{}, unavailable(errors.New("somebody else has changed the lock's name"))
+	}
+	c.mod, c.Weight, c.value = max(c.mod, it.rev), 1, text
+	return a.Grant, nil
+}
 
 // Rename changes the owner of a lock that is held: see driver.Renamer. It reads the
 // queue, and writes the name as it was read but for the owner, on the lease that it is

@@ -9,11 +9,11 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
@@ -22,6 +22,211 @@ import (
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
+
+const long = 50 * time.Second
+
+// Trap 3 and 6: a process that is not heard of has lost its locks, by its own clock and
+// by the server's, and goes on with a new lease.
+func TestLeaseExpires(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedEtcd(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
+	other := openOn(t, server, 1)[0]
+	c := claimOf("k", "me")
+	hints := hintsOf(t, s, c)
+	c, _ = take(t, s, c, waiterSeconds*time.Second, false)
+	proxy.Swallow(faultproxy.ToServer)
+	proxy.Swallow(faultproxy.ToClient)
+	awaitHint(t, "it has expired", hints, func(h driver.Hint) bool { return !h.Granted })
+	awaitNames(t, other, "k", 0, 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if r := s.Renew(ctx, []driver.Claim{c}, long)[0]; r.State == driver.Held {
+		t.Errorf("without an answer: %+v", r)
+	}
+	proxy.Heal()
+	proxy.Cut()
+	awaitReachable(t, s)
+	if r := renewOne(t, s, c, long); r.State != driver.Lost {
+		t.Errorf("%v (%v), want lost", r.State, r.Err)
+	}
+	next, g := take(t, s, claimOf("k", "me"), waiterSeconds*time.Second, false)
+	if g.Token <= c.Ticket {
+		t.Errorf("token %d after %d", g.Token, c.Ticket)
+	}
+	mustRelease(t, s, next)
+}
+
+// slowLeases delays the answers that prolong a lease.
+type slowLeases struct {
+	pb.LeaseClient
+	late time.Duration
+}
+
+type slowStream struct {
+	grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse]
+	late time.Duration
+}
+
+func (c slowLeases) LeaseKeepAlive(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse], error) {
+	s, err := c.LeaseClient.LeaseKeepAlive(ctx, opts...)
+	return slowStream{s, c.late}, err
+}
+
+func (s slowStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
+	r, err := s.BidiStreamingClient.Recv()
+	<-time.After(s.late) // the fault itself
+	return r, err
+}
+
+// Trap 3: a lease is trusted from when the request to prolong it was sent, not
+// from when the answer came.
+func TestTrustCountsFromSending(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	const late = 300 * time.Millisecond
+	s.leaser = slowLeases{s.leaser, late}
+	s.mu.Lock()
+	l := s.leases[seconds(long)]
+	l.end = l.end.Add(-long / 2) // so that it has to be prolonged
+	s.mu.Unlock()
+	sent := time.Now()
+	r := renewOne(t, s, c, long)
+	if r.State != driver.Held || time.Since(sent) < late {
+		t.Fatalf("after %v: %+v", time.Since(sent), r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if left := time.Until(l.end); left > long-late {
+		t.Errorf("%v are left of a lease of %v that was prolonged %v ago", left, long, time.Since(sent))
+	}
+}
+
+// Trap 5: on a server that grants no short leases, a lock is still free after its TTL,
+// as long as the process lives.
+func TestLeaseFloor(t *testing.T) {
+	t.Parallel()
+	server := testserver.Etcd(t, "--heartbeat-interval=400", "--election-timeout=4000")
+	s := openOn(t, server, 2)
+	c, g := take(t, s[0], claimOf("k", "me"), waiterSeconds*time.Second, false)
+	if g.TTL > waiterSeconds*time.Second {
+		t.Errorf("granted for %v", g.TTL)
+	}
+	kvs := names(t, s[1], "k").Kvs
+	if len(kvs) != 1 {
+		t.Fatalf("%d names", len(kvs))
+	}
+	awaitNames(t, s[1], "k", 0, 20*time.Second)
+	left, err := s[1].client.TimeToLive(t.Context(), clientv3.LeaseID(kvs[0].Lease))
+	if err != nil || left.TTL != -1 && left.GrantedTTL < 6 {
+		t.Errorf("its lease: %+v (%v)", left, err)
+	}
+	if left.TTL == -1 {
+		t.Log("not concluded: the lease has ended, too")
+	}
+	if r := renewOne(t, s[0], c, long); r.State != driver.Lost {
+		t.Errorf("%v, want lost", r.State)
+	}
+}
+
+// Trap 1 and 4: a lease that is revoked takes everything of its process with
+// it, and both its holder and its waiter hear of it at once.
+func TestRevokedLeaseIsNoticed(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		a := claimOf("k", "waiter")
+		waiter := hintsOf(t, s[1], a)
+		a, _ = take(t, s[1], a, long, true)
+		synced(t, s[1], "k")
+		b, _ := take(t, s[1], claimOf("other", "waiter's"), waiterSeconds*time.Second, false)
+
+		revoke(t, s[1], waiterSeconds)
+		awaitHint(t, "the waiter's name is gone", waiter, func(h driver.Hint) bool { return !h.Granted })
+		mustRelease(t, s[0], h)
+		for what, c := range map[string]driver.Claim{"waiter": a, "holder": b} {
+			if r := renewOne(t, s[1], c, long); r.State != driver.Lost {
+				t.Errorf("%s on a revoked lease: %v, want lost", what, r.State)
+			}
+		}
+		// A new lease is granted by itself.
+		c, g := take(t, s[1], claimOf("k", "next"), waiterSeconds*time.Second, true)
+		if g.Waiting || g.Token <= h.Ticket {
+			t.Errorf("after the revocation: %+v", g)
+		}
+		mustRelease(t, s[1], c)
+	})
+}
+
+// A waiter of a process that died is gone with the short lease, whatever TTL
+// it wants to hold for.
+func TestWaitersAreOnTheShortLease(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		w, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		grantedTTL := func(rev int64) int64 {
+			for _, kv := range names(t, s[0], "k").Kvs {
+				if kv.CreateRevision == rev {
+					resp, err := s[0].client.TimeToLive(t.Context(), clientv3.LeaseID(kv.Lease))
+					if err != nil {
+						t.Fatal(err)
+					}
+					return resp.GrantedTTL
+				}
+			}
+			t.Fatal("no name with that revision")
+			return 0
+		}
+		if d := grantedTTL(w.Ticket); d != waiterSeconds {
+			t.Errorf("the waiter is on a lease of %d s", d)
+		}
+		mustRelease(t, s[0], h)
+		if r := renewOne(t, s[1], w, long); r.State != driver.Held || r.Grant.TTL < long-time.Second {
+			t.Fatalf("granted: %+v", r)
+		}
+		if d := grantedTTL(w.Ticket); d != int64(long/time.Second) {
+			t.Errorf("the holder is on a lease of %d s", d)
+		}
+	})
+}
+
+// A lease that was refreshed a moment ago is not refreshed for the next call,
+// unless it ends before what that one is to be promised.
+func TestLeaseRefreshedOnce(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	spy := spyOn(s)
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	for left, want := range map[time.Duration]int{time.Hour: 0, long / 2: 1} {
+		s.mu.Lock()
+		l := s.leases[seconds(long)]
+		under := l.asking
+		s.mu.Unlock()
+		if under != nil {
+			<-under.done
+		}
+		s.mu.Lock()
+		l.end = bootclock.Now().Add(left)
+		s.mu.Unlock()
+		spy.reset()
+		r := renewOne(t, s, c, long)
+		if r.State != driver.Held || r.Grant.TTL < long-time.Second {
+			t.Errorf("with %v left: %+v", left, r)
+		}
+		spy.mu.Lock()
+		if spy.alive != want {
+			t.Errorf("with %v left it was refreshed %d times, want %d", left, spy.alive, want)
+		}
+		spy.mu.Unlock()
+	}
+}
 
 // shortened makes the lease of a class end earlier for the store, so that the next
 // renewal keeps it alive.
@@ -274,229 +479,5 @@ func TestMemberThatHangs(t *testing.T) {
 			m.Stop()
 			t.Cleanup(m.Cont)
 		})
-	})
-}
-
-// hanging is a member that takes requests and carries them out when their callers no
-// longer wait.
-type hanging struct {
-	pb.KVClient
-	late  sync.WaitGroup
-	until chan struct{} // nil: at once then
-	works atomic.Bool   // it hangs no more, or not yet
-}
-
-func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	if h.works.Load() {
-		return h.KVClient.Txn(ctx, r, opts...)
-	}
-	<-ctx.Done()
-	h.late.Go(func() {
-		if h.until != nil {
-			<-h.until
-		}
-		_, _ = h.KVClient.Txn(context.WithoutCancel(ctx), r, opts...)
-	})
-	return nil, ctx.Err()
-}
-
-// A renewal that goes to a member that hangs is sent to another one, too, also if it
-// moves the name to another lease, and that is done once more when the member goes on.
-func TestRenewalAsksElsewhere(t *testing.T) {
-	t.Parallel()
-	testserver.NeedEtcd(t)
-	steady(t, func(t testing.TB) {
-		s := openOn(t, testserver.SharedEtcd(t), 2)
-		h := &hanging{KVClient: s[1].kv}
-		h.works.Store(true)
-		s[1].kv = h // before the store asks: the housekeeping reads it at any time
-		holder, _ := take(t, s[0], claimOf("k", "holder"), long, false)
-		waiter, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
-		ask := func(want driver.State) {
-			t.Helper()
-			h.works.Store(false)
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			defer cancel()
-			r := s[1].Renew(ctx, []driver.Claim{waiter}, 4*driver.WaiterTTL)[0]
-			h.works.Store(true)
-			if r.State != want {
-				t.Errorf("%+v, want %v", r, want)
-			}
-			h.late.Wait()
-		}
-		ask(driver.Waiting)
-		mustRelease(t, s[0], holder)
-		ask(driver.Held)
-		if r := renewOne(t, s[1], waiter, 4*driver.WaiterTTL); r.State != driver.Held || r.Grant.Token != waiter.Ticket {
-			t.Errorf("afterwards: %+v", r)
-		}
-		mustRelease(t, s[1], waiter)
-		awaitNames(t, s[1], "k", 0, 5*time.Second)
-	})
-}
-
-// An acquire and a release that go to a member that hangs are sent to another one, too.
-// When the member goes on it does all its requests once more, and nothing of that
-// stays.
-func TestAcquireAndReleaseAskElsewhere(t *testing.T) {
-	t.Parallel()
-	testserver.NeedEtcd(t)
-	for _, how := range []string{"alone", "in line", "beside", "together"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			steady(t, func(t testing.TB) { askElsewhere(t, how) })
-		})
-	}
-}
-
-func askElsewhere(t testing.TB, how string) {
-	const ttl = 6 * time.Second
-	s := openOn(t, testserver.SharedEtcd(t), 2)
-	r := several("me", "k")
-	r[0].TTL = ttl
-	var before driver.Claim
-	switch how {
-	case "in line":
-		before, _ = take(t, s[0], claimOf("k", "other"), long, false)
-		r[0].Queue = true
-	case "beside":
-		c := claimOf("k", "other")
-		c.Weight, r[0].Weight = 1, 1
-		before, _ = take(t, s[0], c, long, false)
-	}
-	hung := &hanging{KVClient: s[1].kv, until: make(chan struct{})}
-	s[1].kv = hung
-	// The contexts end before a request would be given up.
-	soon := func() context.Context {
-		ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	var g driver.Grant
-	var err error
-	if how == "together" {
-		var all []driver.Grant
-		if all, err = s[1].AcquireAll(soon(), r); err == nil {
-			g = all[0]
-		}
-	} else {
-		g, err = s[1].Acquire(soon(), r[0])
-	}
-	if err != nil || g.Waiting != r[0].Queue {
-		t.Fatalf("acquire: %+v, %v", g, err)
-	}
-	c := r[0].Claim
-	c.Ticket = g.Ticket
-	if err := s[1].Release(soon(), c); err != nil {
-		t.Errorf("release: %v", err)
-	}
-	if before.Key != "" {
-		mustRelease(t, s[0], before)
-	}
-	close(hung.until)
-	nothingLeft(t, s[1], "k")
-	awaitNames(t, s[1], "k", 0, 5*time.Second) // nor has it come again since
-}
-
-// Where every answer takes long, other members are asked only until the store knows
-// that.
-func TestFarMembersAreAskedOnce(t *testing.T) {
-	t.Parallel()
-	server := testserver.SharedEtcd(t)
-	steady(t, func(t testing.TB) {
-		const ttl = 12 * time.Second
-		proxy := faultproxy.New(t, server.Addr)
-		s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
-		proxy.Delay(faultproxy.ToClient, patienceFor(ttl)*3/2)
-		pair := func(key string) uint32 {
-			made := s.spares.Load()
-			c, _ := take(t, s, claimOf(key, "me"), ttl, false)
-			mustRelease(t, s, c)
-			return s.spares.Load() - made
-		}
-		if n := pair("k1"); n == 0 {
-			t.Error("not concluded: nobody else was asked")
-		}
-		if n := pair("k2"); n != 0 {
-			t.Errorf("%d others were asked although answers come", n)
-		}
-	})
-}
-
-// A decision about limits could not tell its own effect from that of others, so no
-// second member is asked, however long the first one takes.
-func TestLimitsAreAskedForOnce(t *testing.T) {
-	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	k := tap(s)
-	k.before = func(int, *pb.TxnRequest) error {
-		<-time.After(alonePatience * 3 / 2)
-		return nil
-	}
-	if d, err := s.Take(t.Context(), asks("k", fifty, 1)); err != nil || !d.OK {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if n := s.spares.Load(); n != 0 {
-		t.Errorf("%d others were asked", n)
-	}
-	var work sync.WaitGroup
-	limit, lock, another := putOf(t, "limit", false), putOf(t, "lock", false), putOf(t, "another limit", false)
-	limit.once, another.once = true, true
-	resume := s.batch.Pause()
-	gather(t, s.batch, &work, limit, lock, another)
-	resume()
-	work.Wait()
-	if limit.rev != another.rev || limit.rev == lock.rev {
-		t.Errorf("revisions %d and %d of the limits, want one, and %d of the lock, want another", limit.rev, another.rev, lock.rev)
-	}
-}
-
-// One of three members hangs. Every lock is still acquired and released, and the caller
-// knows it.
-func TestAcquireBesideAMemberThatHangs(t *testing.T) {
-	t.Parallel()
-	testserver.NeedEtcd(t)
-	steady(t, func(t testing.TB) {
-		cluster := testserver.EtcdThree(t)
-		leader := cluster.Leader(t)
-		s := mustNew(t, dial(t, cluster.Addrs()...), Config{Prefix: prefixOf(t)})
-		pair := func(n int) {
-			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
-			defer cancel()
-			c := claimOf(fmt.Sprint("k", n), "me")
-			g, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: 6 * time.Second})
-			if err != nil {
-				t.Fatalf("acquire %d: %v", n, err)
-			}
-			c.Ticket = g.Ticket
-			ctx, cancel = context.WithTimeout(t.Context(), requestTime-time.Second/2)
-			defer cancel()
-			err = s.Release(ctx, c)
-			if errors.Is(err, driver.ErrUnknown) { // as a Locker does
-				if err = s.Release(ctx, c); errors.Is(err, driver.ErrLost) {
-					err = nil
-				}
-			}
-			if err != nil {
-				t.Fatalf("release %d: %v", n, err)
-			}
-		}
-		for n := range 6 {
-			pair(n) // the client connects to all
-		}
-		for _, m := range cluster.Members {
-			if m != leader {
-				m.Stop()
-				t.Cleanup(m.Cont)
-				break
-			}
-		}
-		for n := range 12 {
-			pair(n)
-		}
-		if s.spares.Load() == 0 {
-			t.Error("not concluded: nobody else was asked")
-		}
 	})
 }

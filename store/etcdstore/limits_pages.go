@@ -19,7 +19,8 @@ const (
 	memoryDir = "\tids/"
 )
 
-func (s *Store) stateName(key string) string      { return s.prefix + stateDir + key }
+func (s *Store) stateName(key string) string { return s.prefix + stateDir + key }
+
 func (s *Store) memoryName(key, id string) string { return s.prefix + memoryDir + id + "/" + key }
 
 // A page is what is kept under one name: numbers, or nothing. The numbers of a limit

@@ -413,29 +413,6 @@ func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// notLock is the error about a name without a lease, if there is one.
-func notLock(key string, queue []contender) error {
-	for _, e := range queue {
-		if e.lease == 0 {
-			return &driver.NotLockError{Key: key, Store: traits.Store, Found: "a name below it without a lease (" + e.name + ")"}
-		}
-	}
-	return nil
-}
-
-// differs returns an error if the claim's capacity is not the one in use.
-func differs(c driver.Claim, queue []contender) error {
-	if h := queue[0]; !h.Exclusive() && !c.Exclusive() && h.Capacity != c.Capacity {
-		return &driver.CapacityError{Key: c.Key, InUse: h.Capacity, Asked: c.Capacity}
-	}
-	return nil
-}
-
-// fits reports whether a new claim would hold at once.
-func fits(queue []contender, c driver.Claim) bool {
-	return holders(append(queue[:len(queue):len(queue)], contender{Claim: c})) == len(queue)+1
-}
-
 // acquireBeside puts a claim beside holders that leave it room, or beside names of
 // other keys. The claim has no name in the queue yet.
 func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
@@ -526,56 +503,75 @@ func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 	return driver.Grant{Waiting: true, Ticket: c.rev, TTL: d}
 }
 
-// list reads the queue of a key.
-func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
-	resp, err := s.read(ctx, alonePatience, rangeRequest(k.dir))
-	if err != nil {
-		return nil, readFailure(ctx, err)
-	}
-	return contenders(k.dir, k.key, resp.Kvs), nil
-}
+// maxLooks bounds how often a request that decides by the queue looks at one into which
+// others have put names since it looked before.
+const maxLooks = 20
 
-// Downgrade makes a writer a reader: see driver.Downgrader.
-func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	a := s.Renew(ctx, []driver.Claim{cl}, ttl)[0]
-	if a.State == driver.Unknown {
-		return driver.Grant{}, a.Err
-	}
-	s.mu.Lock()
-	c := s.claimLocked(cl)
-	if a.State != driver.Held || c == nil || c.Capacity != driver.Whole {
+// errBusy says that others put names into a queue as fast as a request could look.
+var errBusy = errors.New("the queue changed each time that it was about to be joined")
+
+// acquireKnowing decides about a claim that has no name of this process yet, and whose
+// request has a bound or may have been made before, by the queue that the attempt has
+// read. It puts the name only if no other name was made since then. So the bound holds
+// however many come at once, and a name that another process has put for the same claim is
+// found.
+func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
+	c := a.claim
+	for range maxLooks {
+		if find(a.queue, r.ID) >= 0 {
+			return s.confirm(ctx, r)
+		}
+		lasts := seconds(r.TTL)
+		if len(a.queue) > 0 && !fits(a.queue, r.Claim) {
+			lasts = waiterSeconds
+			err := differs(r.Claim, a.queue)
+			switch n := len(a.queue) - holders(a.queue); {
+			case err != nil:
+			case !r.Queue:
+				err = s.heldError(ctx, r.Key, a.queue)
+			case r.MaxWaiting > 0 && n >= r.MaxWaiting:
+				err = &driver.QueueFullError{Key: r.Key, Waiting: n}
+			}
+			if err != nil {
+				return driver.Grant{}, s.undo(ctx, c, err)
+			}
+		}
+		l, err := s.leaseFor(ctx, lasts)
+		if err != nil {
+			return driver.Grant{}, s.undo(ctx, c, err)
+		}
+		s.mu.Lock()
+		it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, ttl: r.TTL, txn: &pb.TxnRequest{
+			Compare: only(nobodySince(c.lock.dir, a.rev)),
+			Success: ops(nested(&pb.TxnRequest{
+				Compare: only(createRev(c.name, 0)),
+				Success: ops(put(c.name, c.value, l.id)),
+				Failure: ops(get(c.name)),
+			}), listing(c.lock.dir)),
+			Failure: ops(get(c.name), listing(c.lock.dir)),
+		}}
+		c.lease, c.moving, c.item = l, true, it
+		c.mayBeOn(l)
 		s.mu.Unlock()
-		return driver.Grant{}, driver.ErrLost
-	}
-	if c.Weight == 1 {
+		if err := s.do(ctx, it); err != nil {
+			if err = s.notAcquired(ctx, c, it, err); errors.Is(err, errAgain) {
+				err = unavailable(err)
+			}
+			return driver.Grant{}, err
+		}
+		if !s.took(c, it) {
+			return driver.Grant{}, unavailable(errAgain)
+		}
+		a = attempt{claim: c, rev: it.rev, queue: contenders(c.lock.dir, r.Key, rangeOf(it.resp.Responses[1]).Kvs)}
+		s.mu.Lock()
+		stands := c.rev > 0
 		s.mu.Unlock()
-		return a.Grant, nil
+		if stands {
+			return s.settle(ctx, r, sent, a)
+		}
+		if err := notLock(r.Key, a.queue); err != nil {
+			return driver.Grant{}, s.undo(ctx, c, err)
+		}
 	}
-	reader := c.Claim
-	reader.Weight = 1
-	text := encode(reader)
-	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: ttl, txn: &pb.TxnRequest{
-		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
-		Success: ops(put(c.name, text, c.lease.id)),
-	}}
-	c.changing = true
-	s.mu.Unlock()
-	err := s.do(ctx, it)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.changing = false
-	text = withOwner(text, c.Owner) // which a Rename may have changed
-	switch {
-	case errors.Is(err, driver.ErrUnknown):
-		// The next renewal has to write the name again to be sure: as a reader, for
-		// other readers may hold beside it.
-		c.value, c.moving = text, true
-		return driver.Grant{}, err
-	case err != nil:
-		return driver.Grant{}, err
-	case !it.resp.Succeeded:
-		return driver.Grant{}, unavailable(errors.New("somebody else has changed the lock's name"))
-	}
-	c.mod, c.Weight, c.value = max(c.mod, it.rev), 1, text
-	return a.Grant, nil
+	return driver.Grant{}, s.undo(ctx, c, unavailable(errBusy))
 }

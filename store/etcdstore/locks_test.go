@@ -3,27 +3,17 @@ package etcdstore
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
-
-// A claim that one process has asked for, and another asks for again.
-
-// warmed makes stores whose leases for that TTL are granted.
-func warmed(t testing.TB, n int, ttl time.Duration) []*Store {
-	t.Helper()
-	all := openOn(t, testserver.SharedEtcd(t), n)
-	for _, s := range all {
-		c, _ := take(t, s, claimOf("warm "+s.process, "me"), ttl, false)
-		mustRelease(t, s, c)
-	}
-	return all
-}
 
 // The answer to the first process is lost on its way from the server. That process looks
 // for what its request has left, and leaves it alone once another process has taken it
@@ -193,4 +183,215 @@ func TestFirstRequestComesSecond(t *testing.T) {
 	nothingLeft(t, s[1], "k")
 	next, _ := take(t, s[1], claimOf("k", "next"), ttl, false)
 	mustRelease(t, s[1], next)
+}
+
+// A claim that joins the queue behind a contender that the mirror knows does not make
+// the server read the queue.
+func TestInLineBehindSomebodyKnown(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 3)
+		me := s[2]
+		spy := spyOn(me)
+		crowd := crowded(t, s)
+		spy.reset()
+		a, g := take(t, me, claimOf("k", "me"), long, true)
+		if !g.Waiting || g.Ticket <= crowd[2].Ticket {
+			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		}
+		for _, r := range spy.about(me.dir("k")) {
+			if c := r.Compare; len(c) != 1 || c[0].RangeEnd != nil || c[0].GetCreateRevision() != crowd[2].Ticket {
+				t.Errorf("it asked %v, want whether the last in line is there", r)
+			}
+		}
+		for i, c := range crowd {
+			mustRelease(t, s[i], c)
+		}
+		if r := renewOne(t, me, a, long); r.State != driver.Held || r.Grant.Token != a.Ticket || r.Grant.TTL < long-time.Second {
+			t.Errorf("at the head: %+v", r)
+		}
+	})
+}
+
+// A mirror that lags behind does not keep a process from a free lock.
+func TestMirrorBehindTheTimes(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		crowd := crowded(t, s)
+		for i, c := range crowd {
+			mustRelease(t, s[i], c)
+		}
+		me := s[1]
+		plant := func(e contender) {
+			me.mu.Lock()
+			defer me.mu.Unlock()
+			me.keys["k"].mirror.line = newLine([]contender{e})
+		}
+		gone := contender{Claim: claimOf("k", "gone"), name: me.dir("k") + "gone", rev: crowd[0].Ticket, lease: 1}
+		plant(gone)
+		c, g := take(t, me, claimOf("k", "me"), long, true)
+		if g.Waiting || g.TTL < long-time.Second {
+			t.Errorf("the lock was free: %+v", g)
+		}
+		mustRelease(t, me, c)
+
+		// Nor does it let a process in beside a holder that the mirror has not heard
+		// of, or hide a name that is not a lock.
+		h, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		plant(gone)
+		c, g = take(t, me, claimOf("k", "me"), long, true)
+		if !g.Waiting {
+			t.Errorf("beside a holder: %+v", g)
+		}
+		mustRelease(t, me, c)
+		mustRelease(t, s[0], h)
+		if _, err := s[0].client.Put(t.Context(), me.dir("k")+"data", "theirs"); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the mirror has heard of it", 20*time.Second, func() bool {
+			me.mu.Lock()
+			defer me.mu.Unlock()
+			_, ok := me.keys["k"].lastLocked("")
+			return !ok
+		})
+		_, err := me.Acquire(t.Context(), driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: true})
+		if _, ok := errors.AsType[*driver.NotLockError](err); !ok {
+			t.Errorf("beside a name without a lease: %v, want a *NotLockError", err)
+		}
+	})
+}
+
+// A name whose acquire got no answer holds, others wait behind it, and the repetition
+// finds it: by asking whether the last of those is there, or, as a retry, in the queue.
+func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		me := openOn(t, testserver.SharedEtcd(t), 1)[0]
+		spy := spyOn(me)
+		warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+		mustRelease(t, me, warm)
+		for _, retry := range []bool{false, true} {
+			key := fmt.Sprint("retry=", retry)
+			spy.mu.Lock()
+			spy.lose = true
+			spy.mu.Unlock()
+			r := driver.Request{Claim: claimOf(key, "me"), TTL: long, Queue: true}
+			if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+				t.Fatalf("without its answer: %v, want ErrUnknown", err)
+			}
+			next := claimOf(key, "next")
+			hintsOf(t, me, next)
+			next, g := take(t, me, next, long, true)
+			if !g.Waiting {
+				t.Fatalf("behind the first: %+v", g)
+			}
+			synced(t, me, key)
+			r.Retry = retry
+			g, err := me.Acquire(t.Context(), r)
+			if err != nil || g.Waiting || g.Token >= next.Ticket || g.TTL < long-time.Second {
+				t.Errorf("repeated: %+v (%v), want it held before %d", g, err, next.Ticket)
+			}
+			r.Claim.Ticket = g.Ticket
+			mustRelease(t, me, r.Claim)
+			if r := renewOne(t, me, next, long); r.State != driver.Held {
+				t.Errorf("the next: %+v", r)
+			}
+			mustRelease(t, me, next)
+		}
+	})
+}
+
+// A lease ends while the answer to an acquire that was put on it is under way.
+func TestLeaseEndsBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	spy := spyOn(s)
+	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
+	mustRelease(t, s, warm)
+	spy.mu.Lock()
+	spy.after = func() { noticed(t, s, seconds(long)) }
+	spy.mu.Unlock()
+	_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("k", "me"), TTL: long})
+	if !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	c, _ := take(t, s, claimOf("k", "me"), long, false)
+	mustRelease(t, s, c)
+}
+
+// The same beside other holders.
+func TestLeaseEndsBeforeTheAnswerBeside(t *testing.T) {
+	t.Parallel()
+	all := openOn(t, testserver.SharedEtcd(t), 2)
+	s, reader := all[0], claimOf("k", "me")
+	reader.Weight = 1
+	other := reader
+	other.ID, other.Owner = driver.NewID(), "other"
+	spy := spyOn(s)
+	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
+	mustRelease(t, s, warm)
+	first, _ := take(t, all[1], other, long, false)
+	spy.mu.Lock()
+	spy.after = func() { // the answer says which names there are; the next request joins the queue
+		spy.mu.Lock()
+		defer spy.mu.Unlock()
+		spy.after = func() { noticed(t, s, seconds(long)) }
+	}
+	spy.mu.Unlock()
+	if _, err := s.Acquire(t.Context(), driver.Request{Claim: reader, TTL: long}); !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("%v, want ErrUnavailable", err)
+	}
+	again := reader
+	again.ID = driver.NewID()
+	c, _ := take(t, s, again, long, false)
+	mustRelease(t, s, c)
+	mustRelease(t, all[1], first)
+	nothingLeft(t, s, "k")
+}
+
+// Trap 9: an acquire whose answer was lost is found by its repetition, and
+// removed by a release that knows only the ID.
+func TestAnswerCutAfterTheEffect(t *testing.T) {
+	t.Parallel()
+	proxy := faultproxy.New(t, testserver.SharedEtcd(t).Addr)
+	s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
+	txn := func(request []byte) bool { return strings.Contains(string(request), prefixOf(t)+"/k") }
+	for i, queue := range []bool{false, true, false, true} {
+		c, _ := take(t, s, claimOf("warm", "me"), long, false)
+		mustRelease(t, s, c)
+		sprung := proxy.CutAfterRequest(txn)
+		r := driver.Request{Claim: claimOf("k", "me"), TTL: long, Queue: queue}
+		_, err := s.Acquire(t.Context(), r)
+		<-sprung
+		if !errors.Is(err, driver.ErrUnknown) {
+			t.Fatalf("with its answer cut: %v, want ErrUnknown", err)
+		}
+		if i < 2 {
+			r.Retry = true
+			var g driver.Grant
+			eventually(t, "the repetition is answered", 20*time.Second, func() bool {
+				g, err = s.Acquire(t.Context(), r)
+				return err == nil
+			})
+			if g.Waiting || len(names(t, s, "k").Kvs) != 1 {
+				t.Errorf("repeated: %+v, with %d names", g, len(names(t, s, "k").Kvs))
+			}
+		}
+		// A server may drop a request whose connection is gone, and a release
+		// without an answer may have been one.
+		unsure := i >= 2
+		eventually(t, "the release is answered", 20*time.Second, func() bool {
+			err = s.Release(t.Context(), r.Claim)
+			unsure = unsure || errors.Is(err, driver.ErrUnknown)
+			return !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrUnavailable)
+		})
+		if err != nil && !(unsure && errors.Is(err, driver.ErrLost)) {
+			t.Errorf("release: %v", err)
+		}
+		awaitNames(t, s, "k", 0, 20*time.Second)
+	}
 }

@@ -6,13 +6,269 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
+
+// hanging is a member that takes requests and carries them out when their callers no
+// longer wait.
+type hanging struct {
+	pb.KVClient
+	late  sync.WaitGroup
+	until chan struct{} // nil: at once then
+	works atomic.Bool   // it hangs no more, or not yet
+}
+
+func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	if h.works.Load() {
+		return h.KVClient.Txn(ctx, r, opts...)
+	}
+	<-ctx.Done()
+	h.late.Go(func() {
+		if h.until != nil {
+			<-h.until
+		}
+		_, _ = h.KVClient.Txn(context.WithoutCancel(ctx), r, opts...)
+	})
+	return nil, ctx.Err()
+}
+
+// A renewal that goes to a member that hangs is sent to another one, too, also if it
+// moves the name to another lease, and that is done once more when the member goes on.
+func TestRenewalAsksElsewhere(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		h := &hanging{KVClient: s[1].kv}
+		h.works.Store(true)
+		s[1].kv = h // before the store asks: the housekeeping reads it at any time
+		holder, _ := take(t, s[0], claimOf("k", "holder"), long, false)
+		waiter, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
+		ask := func(want driver.State) {
+			t.Helper()
+			h.works.Store(false)
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			r := s[1].Renew(ctx, []driver.Claim{waiter}, 4*driver.WaiterTTL)[0]
+			h.works.Store(true)
+			if r.State != want {
+				t.Errorf("%+v, want %v", r, want)
+			}
+			h.late.Wait()
+		}
+		ask(driver.Waiting)
+		mustRelease(t, s[0], holder)
+		ask(driver.Held)
+		if r := renewOne(t, s[1], waiter, 4*driver.WaiterTTL); r.State != driver.Held || r.Grant.Token != waiter.Ticket {
+			t.Errorf("afterwards: %+v", r)
+		}
+		mustRelease(t, s[1], waiter)
+		awaitNames(t, s[1], "k", 0, 5*time.Second)
+	})
+}
+
+// An acquire and a release that go to a member that hangs are sent to another one, too.
+// When the member goes on it does all its requests once more, and nothing of that
+// stays.
+func TestAcquireAndReleaseAskElsewhere(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	for _, how := range []string{"alone", "in line", "beside", "together"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+			steady(t, func(t testing.TB) { askElsewhere(t, how) })
+		})
+	}
+}
+
+func askElsewhere(t testing.TB, how string) {
+	const ttl = 6 * time.Second
+	s := openOn(t, testserver.SharedEtcd(t), 2)
+	r := several("me", "k")
+	r[0].TTL = ttl
+	var before driver.Claim
+	switch how {
+	case "in line":
+		before, _ = take(t, s[0], claimOf("k", "other"), long, false)
+		r[0].Queue = true
+	case "beside":
+		c := claimOf("k", "other")
+		c.Weight, r[0].Weight = 1, 1
+		before, _ = take(t, s[0], c, long, false)
+	}
+	hung := &hanging{KVClient: s[1].kv, until: make(chan struct{})}
+	s[1].kv = hung
+	// The contexts end before a request would be given up.
+	soon := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	var g driver.Grant
+	var err error
+	if how == "together" {
+		var all []driver.Grant
+		if all, err = s[1].AcquireAll(soon(), r); err == nil {
+			g = all[0]
+		}
+	} else {
+		g, err = s[1].Acquire(soon(), r[0])
+	}
+	if err != nil || g.Waiting != r[0].Queue {
+		t.Fatalf("acquire: %+v, %v", g, err)
+	}
+	c := r[0].Claim
+	c.Ticket = g.Ticket
+	if err := s[1].Release(soon(), c); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if before.Key != "" {
+		mustRelease(t, s[0], before)
+	}
+	close(hung.until)
+	nothingLeft(t, s[1], "k")
+	awaitNames(t, s[1], "k", 0, 5*time.Second) // nor has it come again since
+}
+
+// Where every answer takes long, other members are asked only until the store knows
+// that.
+func TestFarMembersAreAskedOnce(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedEtcd(t)
+	steady(t, func(t testing.TB) {
+		const ttl = 12 * time.Second
+		proxy := faultproxy.New(t, server.Addr)
+		s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
+		proxy.Delay(faultproxy.ToClient, patienceFor(ttl)*3/2)
+		pair := func(key string) uint32 {
+			made := s.spares.Load()
+			c, _ := take(t, s, claimOf(key, "me"), ttl, false)
+			mustRelease(t, s, c)
+			return s.spares.Load() - made
+		}
+		if n := pair("k1"); n == 0 {
+			t.Error("not concluded: nobody else was asked")
+		}
+		if n := pair("k2"); n != 0 {
+			t.Errorf("%d others were asked although answers come", n)
+		}
+	})
+}
+
+// A decision about limits could not tell its own effect from that of others, so no
+// second member is asked, however long the first one takes.
+func TestLimitsAreAskedForOnce(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	k := tap(s)
+	k.before = func(int, *pb.TxnRequest) error {
+		<-time.After(alonePatience * 3 / 2)
+		return nil
+	}
+	if d, err := s.Take(t.Context(), asks("k", fifty, 1)); err != nil || !d.OK {
+		t.Errorf("%+v, %v", d, err)
+	}
+	if n := s.spares.Load(); n != 0 {
+		t.Errorf("%d others were asked", n)
+	}
+	var work sync.WaitGroup
+	limit, lock, another := putOf(t, "limit", false), putOf(t, "lock", false), putOf(t, "another limit", false)
+	limit.once, another.once = true, true
+	resume := s.batch.Pause()
+	gather(t, s.batch, &work, limit, lock, another)
+	resume()
+	work.Wait()
+	if limit.rev != another.rev || limit.rev == lock.rev {
+		t.Errorf("revisions %d and %d of the limits, want one, and %d of the lock, want another", limit.rev, another.rev, lock.rev)
+	}
+}
+
+// One of three members hangs. Every lock is still acquired and released, and the caller
+// knows it.
+func TestAcquireBesideAMemberThatHangs(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		cluster := testserver.EtcdThree(t)
+		leader := cluster.Leader(t)
+		s := mustNew(t, dial(t, cluster.Addrs()...), Config{Prefix: prefixOf(t)})
+		pair := func(n int) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), requestTime-time.Second/2)
+			defer cancel()
+			c := claimOf(fmt.Sprint("k", n), "me")
+			g, err := s.Acquire(ctx, driver.Request{Claim: c, TTL: 6 * time.Second})
+			if err != nil {
+				t.Fatalf("acquire %d: %v", n, err)
+			}
+			c.Ticket = g.Ticket
+			ctx, cancel = context.WithTimeout(t.Context(), requestTime-time.Second/2)
+			defer cancel()
+			err = s.Release(ctx, c)
+			if errors.Is(err, driver.ErrUnknown) { // as a Locker does
+				if err = s.Release(ctx, c); errors.Is(err, driver.ErrLost) {
+					err = nil
+				}
+			}
+			if err != nil {
+				t.Fatalf("release %d: %v", n, err)
+			}
+		}
+		for n := range 6 {
+			pair(n) // the client connects to all
+		}
+		for _, m := range cluster.Members {
+			if m != leader {
+				m.Stop()
+				t.Cleanup(m.Cont)
+				break
+			}
+		}
+		for n := range 12 {
+			pair(n)
+		}
+		if s.spares.Load() == 0 {
+			t.Error("not concluded: nobody else was asked")
+		}
+	})
+}
+
+// Trap 7: a member that has lost its leader ends watches, instead of leaving
+// them silent, and what it is asked fails. Later the mirror is there again.
+func TestMemberWithoutLeader(t *testing.T) {
+	t.Parallel()
+	cluster := testserver.EtcdThree(t)
+	s := mustNew(t, dial(t, cluster.Members[2].Addr), Config{Prefix: prefixOf(t)})
+	c := claimOf("k", "me")
+	hintsOf(t, s, c)
+	c, _ = take(t, s, c, long, false)
+	synced(t, s, "k")
+	s.mu.Lock()
+	m := s.keys["k"].mirror
+	s.mu.Unlock()
+	cluster.Members[0].Kill()
+	cluster.Members[1].Kill()
+	eventually(t, "the mirror knows that it does not know", 30*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return !m.synced
+	})
+	if r := renewOne(t, s, c, long); r.State != driver.Unknown || !errors.Is(r.Err, driver.ErrUnavailable) {
+		t.Errorf("without a leader: %v (%v), want unknown and ErrUnavailable", r.State, r.Err)
+	}
+	testserver.RestartEtcd(t, cluster.Members[:2]...)
+	synced(t, s, "k")
+	mustRelease(t, s, c)
+}
 
 // lasting is longer than anything that a test does to a server.
 const lasting = 5 * time.Minute

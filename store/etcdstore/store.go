@@ -2,9 +2,11 @@ package etcdstore
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -12,13 +14,128 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
-	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/workers"
 )
+
+// Server says where etcd is, for Open.
+type Server struct {
+	// Endpoints are host:port pairs of some members, better of all.
+	Endpoints []string
+
+	// Username and Password log in. Default to none.
+	Username, Password string
+
+	// TLS encrypts the connections. Without a ServerName, that of each
+	// endpoint is verified. Defaults to plain TCP.
+	TLS *tls.Config
+}
+
+// Open connects to etcd and returns a store that closes its connections by
+// itself. It fails with driver.ErrUnavailable if no member answers; ctx bounds
+// how long it tries.
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	if len(at.Endpoints) == 0 {
+		return nil, errors.New("etcd: no endpoint")
+	}
+	client, err := connect(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	s, err := New(client, cfg)
+	if err != nil {
+		client.Close()
+		return nil, err
+	}
+	s.owned, s.server = true, &at
+	// A caller that may not read the locks, or has mistyped the endpoints, hears of it
+	// now.
+	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// connect makes a client. The client logs in, if at all, before it is returned, and
+// bounds that by its own time-out only.
+func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
+	type made struct {
+		client *clientv3.Client
+		err    error
+	}
+	done := make(chan made, 1)
+	go func() {
+		c, err := clientv3.New(clientConfig(at))
+		done <- made{c, err}
+	}()
+	select {
+	case m := <-done:
+		if m.err != nil {
+			return nil, fmt.Errorf("etcd: %w: %w", driver.ErrUnavailable, m.err)
+		}
+		return m.client, nil
+	case <-ctx.Done():
+		go func() {
+			if m := <-done; m.err == nil {
+				m.client.Close()
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+// verifying verifies every endpoint by the name that was asked for, if one was: gRPC
+// would use the endpoint's name in any case.
+func verifying(c *tls.Config) *tls.Config {
+	if c == nil || c.ServerName == "" || c.InsecureSkipVerify {
+		return c
+	}
+	name, roots := c.ServerName, c.RootCAs
+	c = c.Clone()
+	c.InsecureSkipVerify = true // VerifyConnection does it
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		options := x509.VerifyOptions{DNSName: name, Roots: roots, Intermediates: x509.NewCertPool()}
+		for _, cert := range state.PeerCertificates[1:] {
+			options.Intermediates.AddCert(cert)
+		}
+		_, err := state.PeerCertificates[0].Verify(options)
+		return err
+	}
+	return c
+}
+
+func clientConfig(at Server) clientv3.Config {
+	return clientv3.Config{
+		Endpoints: at.Endpoints,
+		Username:  at.Username,
+		Password:  at.Password,
+		TLS:       verifying(at.TLS),
+
+		DialTimeout: 5 * time.Second,
+		// The shortest that gRPC allows. Where the system can, a connection on which
+		// nothing is acknowledged ends after the time-out. Members take pings on a
+		// connection without a stream for an attack, and close it; a process that holds
+		// or waits has a stream.
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 2 * time.Second,
+
+		Logger: zap.NewNop(), // errors are returned
+		DialOptions: []grpc.DialOption{
+			// By default gRPC leaves a member alone for up to two minutes.
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+				MinConnectTimeout: 3 * time.Second,
+			}),
+		},
+	}
+}
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
 // driver.Inspector, driver.Downgrader, driver.Renamer, driver.Together,
@@ -151,124 +268,4 @@ func (s *Store) ready(ctx context.Context) error {
 		return driver.ErrClosed
 	}
 	return nil
-}
-
-// A lock is what this process knows of one key. Guarded by Store.mu.
-type lock struct {
-	key, dir string
-	claims   map[string]*claim    // that stand, by ID
-	all      map[*claim]bool      // those, and ended ones that still have to be cleaned up
-	places   []*claim             // the claim that has each name of this process; nil: free, or see returned
-	returned map[string]*claim    // the claims that have come back under a name of this process
-	aside    map[string]time.Time // names of this process that others have taken over, until when
-	watches  map[string][]*watch  // by ID
-	mirror   *mirror
-}
-
-// A claim is a claim of this process. Guarded by Store.mu.
-type claim struct {
-	driver.Claim
-	lock  *lock
-	place int // index in lock.places; -1: it was found on the server
-	name  string
-	value string
-	asked string // the value that an acquire puts: a downgrade changes value
-
-	rev, mod int64     // create and mod revision; 0: not known to exist
-	lease    *lease    // the lease that the name is on
-	moving   bool      // an answer was lost: it may be on another lease
-	on       []*lease  // the leases of this process that it was put on, or may have been
-	changing bool      // a Downgrade is under way: do not write the name with its old value
-	taken    time.Time // when it was seen on a lease that is not ours: another process has it
-
-	item       *item     // the acquire whose answer is not known
-	doubtful   bool      // its caller left before the answer: another process may have put a name before
-	second     bool      // that process has, and this name is given up
-	unresolved time.Time // until when a request whose answer was lost may take effect: see uncertain
-
-	ttl      time.Duration // as asked for
-	held     bool          // it is known to be held, until deadline
-	since    time.Time     // when that became known
-	sent     time.Time     // when the last request was sent that was answered with "waiting"
-	deadline time.Time     // when it ends
-	spared   time.Time     // it is not removed before, as another process may believe in it
-	leaving  bool          // a Release is under way
-	busy     int           // calls that are about to renew it
-	ended    bool
-}
-
-// mayBeOn notes a lease that a request puts the name on.
-func (c *claim) mayBeOn(l *lease) {
-	c.on = slices.DeleteFunc(c.on, func(o *lease) bool { return o == l || o.dead })
-	c.on = append(c.on, l)
-}
-
-// uncertain reports whether a request that got no answer may still take effect. A later
-// answer to the same request does not settle that: the first one may take effect after
-// it.
-func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.unresolved) }
-
-func (s *Store) lockLocked(key string) *lock {
-	k := s.keys[key]
-	if k == nil {
-		k = &lock{key: key, dir: s.dir(key), claims: map[string]*claim{}, all: map[*claim]bool{}}
-		s.keys[key] = k
-	}
-	return k
-}
-
-// claimLocked returns what this process knows of a claim that stands, or nil.
-func (s *Store) claimLocked(cl driver.Claim) *claim {
-	if k := s.keys[cl.Key]; k != nil {
-		return k.claims[cl.ID]
-	}
-	return nil
-}
-
-// endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
-// caller runs what it returns after unlocking.
-func (s *Store) endLocked(c *claim) (wake []func()) {
-	if c.ended {
-		return nil
-	}
-	c.ended = true
-	if c.lock.claims[c.ID] == c {
-		delete(c.lock.claims, c.ID)
-	}
-	return c.lock.wakeLocked(c.ID, driver.Hint{})
-}
-
-// forgetLocked forgets a claim that has nothing on the server, once no unresolved
-// request can put its name there any more.
-func (s *Store) forgetLocked(c *claim) {
-	k := c.lock
-	if !k.all[c] {
-		return
-	}
-	c.ended = true
-	if k.claims[c.ID] == c {
-		delete(k.claims, c.ID)
-	}
-	if c.uncertain() {
-		s.sweepLocked(c)
-		return
-	}
-	delete(k.all, c)
-	if k.returned[c.name] == c {
-		delete(k.returned, c.name)
-	}
-	if c.place >= 0 && c.place < len(k.places) && k.places[c.place] == c {
-		k.places[c.place] = nil
-		for len(k.places) > 0 && k.places[len(k.places)-1] == nil {
-			k.places = k.places[:len(k.places)-1]
-		}
-	}
-	s.idleLocked(k)
-}
-
-// idleLocked forgets a lock that this process no longer uses.
-func (s *Store) idleLocked(k *lock) {
-	if len(k.all) == 0 && len(k.watches) == 0 && len(k.aside) == 0 && k.mirror == nil && s.keys[k.key] == k {
-		delete(s.keys, k.key)
-	}
 }

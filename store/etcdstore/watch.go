@@ -256,3 +256,11 @@ func (c *claim) claimTTL() time.Duration {
 	}
 	return ttl
 }
+
+// anewLocked ends the watch, so that another one begins and lists the queue again.
+func (m *mirror) anewLocked() {
+	m.synced, m.idle = false, time.Time{}
+	if m.anew != nil {
+		m.anew()
+	}
+}

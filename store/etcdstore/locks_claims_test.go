@@ -3,7 +3,6 @@ package etcdstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"time"
 
@@ -13,44 +12,30 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Claims that go from process to process, and come back.
-
-// swept waits until the store has removed what it was about to remove.
-func swept(t testing.TB, s *Store) {
-	t.Helper()
-	eventually(t, "nothing is left to remove", 20*time.Second, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.house.later) == 0 && !s.seekingStrays
-	})
-}
-
-// takenOver makes n readers that s[0] has named and s[1] has taken over, and of which s[0]
-// knows nothing any more.
-func takenOver(t testing.TB, s []*Store, key string, n int) (all []driver.Request) {
-	t.Helper()
-	for i := range n {
-		r := driver.Request{Claim: claimOf(key, fmt.Sprint("reader ", i)), TTL: long}
-		r.Weight = 1
-		if n == 1 {
-			r.Weight = driver.Whole
+// Trap 2: a name is used again and again, and a release is for one use of it.
+func TestOneNameForAllAcquisitions(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	name := ""
+	var last driver.Claim
+	for i := range 50 {
+		c, g := take(t, s, claimOf("k", "me"), long, true)
+		kvs := names(t, s, "k").Kvs
+		if len(kvs) != 1 || kvs[0].CreateRevision != g.Token {
+			t.Fatalf("%d names, want one, created at the token %d: %v", len(kvs), g.Token, kvs)
 		}
-		for _, s := range s[:2] {
-			g, err := s.Acquire(t.Context(), r)
-			if err != nil || g.Waiting {
-				t.Fatalf("acquire: %+v, %v", g, err)
+		if i > 0 && string(kvs[0].Key) != name {
+			t.Fatalf("the name %s became %s", name, kvs[0].Key)
+		}
+		name = string(kvs[0].Key)
+		if i > 0 {
+			if err := s.Release(t.Context(), last); !errors.Is(err, driver.ErrLost) {
+				t.Fatalf("a release of the use before: %v", err)
 			}
-			r.Ticket, r.Retry = g.Ticket, true
 		}
-		all = append(all, r)
+		mustRelease(t, s, c)
+		last = c
 	}
-	noticed(t, s[0], seconds(long))
-	s[0].mu.Lock()
-	defer s[0].mu.Unlock()
-	if s[0].keys[key] != nil {
-		t.Fatal("the first process still knows of the lock")
-	}
-	return all
 }
 
 // A claim comes back to the process that made its name, which gives that name to no other

@@ -1,0 +1,188 @@
+package etcdstore
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/testserver"
+)
+
+// Requests that gather are one transaction, but never two for one key: they would have
+// the same position.
+func TestMergedRequests(t *testing.T) {
+	t.Parallel()
+	steady(t, mergedRequests)
+}
+
+func mergedRequests(t testing.TB) {
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	warm, _ := take(t, s, claimOf("warm", "me"), long, false)
+	mustRelease(t, s, warm)
+	const keys, each = 100, 3
+	var mu sync.Mutex
+	revs := map[int64]int{} // names by create revision
+	tickets := map[string]map[int64]bool{}
+	var all []driver.Claim
+	var work sync.WaitGroup
+	for i := range keys * each {
+		work.Go(func() {
+			key := fmt.Sprint("k", i%keys)
+			c, g := take(t, s, claimOf(key, "me"), long, true)
+			mu.Lock()
+			defer mu.Unlock()
+			revs[g.Ticket]++
+			if tickets[key] == nil {
+				tickets[key] = map[int64]bool{}
+			}
+			tickets[key][g.Ticket] = true
+			all = append(all, c)
+		})
+	}
+	work.Wait()
+	for key, t1 := range tickets {
+		if len(t1) != each {
+			t.Errorf("%s: %d claims have %d different places", key, each, len(t1))
+		}
+	}
+	if len(revs) > keys*each/2 {
+		t.Errorf("%d claims took %d transactions", keys*each, len(revs))
+	}
+	for _, c := range all {
+		work.Go(func() { mustRelease(t, s, c) })
+	}
+	work.Wait()
+	for i := range keys {
+		if n := len(names(t, s, fmt.Sprint("k", i)).Kvs); n != 0 {
+			t.Errorf("k%d: %d names are left", i, n)
+		}
+	}
+}
+
+// One request that cannot be done does not fail those that went with it.
+func TestMergedWithABadOne(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	var items []*item
+	for i := range 10 {
+		it := &item{Item: batch.NewItem(), dir: fmt.Sprint("d", i), name: prefixOf(t) + fmt.Sprint(i), txn: &pb.TxnRequest{
+			Success: ops(put(prefixOf(t)+fmt.Sprint(i), "x", 0)),
+		}}
+		if i == 5 {
+			it.txn.Success[0].GetRequestPut().Lease = 4711 // there is none
+		}
+		items = append(items, it)
+	}
+	s.sendItems(t.Context(), items)
+	for i, it := range items {
+		if bad := i == 5; bad != (it.err != nil) || bad && !leaseGone(it.err) {
+			t.Errorf("number %d: %v", i, it.err)
+		}
+	}
+}
+
+// Positions are in no hurry, and go with the next item: together they are one
+// transaction.
+func TestPlacesGoWithOthers(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	b := s.newBatcher(time.Hour)
+	patient := []*item{putOf(t, "a", true), putOf(t, "b", true)}
+	var work sync.WaitGroup
+	gather(t, b, &work, patient...)
+	urgent := putOf(t, "c", false)
+	if err := b.Do(t.Context(), urgent); err != nil {
+		t.Error(err)
+	}
+	work.Wait()
+	for _, it := range patient {
+		if it.rev != urgent.rev {
+			t.Errorf("revision %d, want %d as all of them", it.rev, urgent.rev)
+		}
+	}
+	// When nothing comes they go by themselves, even two that may not go
+	// together.
+	for range 2 {
+		work.Go(func() {
+			if err := s.do(t.Context(), putOf(t, "d", true)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	work.Wait()
+}
+
+// Each position has its own patience: that of one which has gone with others does not
+// send the next one alone.
+func TestPatienceIsOfEachPlace(t *testing.T) {
+	t.Parallel()
+	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
+	b := s.newBatcher(500 * time.Millisecond)
+	do := func(name string, patient bool) {
+		if err := b.Do(t.Context(), putOf(t, name, patient)); err != nil {
+			t.Error(err)
+		}
+	}
+	var work sync.WaitGroup
+	gather(t, b, &work, putOf(t, "first", true))
+	do("urgent", false)
+	work.Wait()
+	began := time.Now()
+	do("second", true)
+	if took := time.Since(began); took < 500*time.Millisecond {
+		t.Errorf("it went alone after %v", took)
+	}
+}
+
+// Behind another claim of the process a new position goes with the next release: one
+// transaction for the two. Behind a claim of another process it goes at once.
+func TestPlaceGoesWithARelease(t *testing.T) {
+	t.Parallel()
+	testserver.NeedEtcd(t)
+	steady(t, func(t testing.TB) {
+		s := openOn(t, testserver.SharedEtcd(t), 2)
+		me := s[0]
+		spy := spyOn(me)
+		crowd := crowded(t, []*Store{me, me, me})
+		resume := me.batch.Pause()
+		spy.reset()
+		got := make(chan driver.Grant, 1)
+		c := claimOf("k", "me")
+		go func() {
+			g, err := me.Acquire(t.Context(), driver.Request{Claim: c, TTL: long, Queue: true})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- g
+		}()
+		queued(t, me.batch, 1)
+		me.mu.Lock()
+		if !me.claimLocked(c).item.patient {
+			t.Error("it would not wait for others")
+		}
+		me.mu.Unlock()
+		var work sync.WaitGroup
+		work.Go(func() { mustRelease(t, me, crowd[0]) })
+		queued(t, me.batch, 2)
+		resume()
+		work.Wait()
+		if g := <-got; !g.Waiting || g.Ticket <= crowd[2].Ticket {
+			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		}
+		if n := len(spy.about(me.dir("k"))); n != 1 {
+			t.Errorf("%d transactions, want one", n)
+		}
+		me.mu.Lock()
+		defer me.mu.Unlock()
+		k := me.keys["k"]
+		k.mirror.line.queue[1].ID = driver.NewID()
+		if k.soonLocked() {
+			t.Error("it counts on a release of another process")
+		}
+	})
+}

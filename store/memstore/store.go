@@ -1,22 +1,13 @@
-// Package memstore keeps locks and limits in the memory of this process. It is the
-// reference among the stores, the fastest one, and the one for tests and examples: it
-// needs no server, starts no goroutine, and follows fake time within a testing/synctest
-// bubble.
-//
-// Locks and limits end with the process, and other processes do not see them.
 package memstore
 
 import (
 	"context"
 	"hash/maphash"
-	"iter"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/internal/lockstate"
@@ -137,176 +128,6 @@ func (s *Store) shardOf(key string) uint64 {
 	return maphash.String(s.seed, key) % numShards
 }
 
-// Acquire implements driver.Locks.
-func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	if err := check.Request(r, traits); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := s.check(ctx); err != nil {
-		return driver.Grant{}, err
-	}
-	sh := s.shard(r.Key)
-	sh.mu.Lock()
-	now := s.now()
-	st := sh.keys[r.Key]
-	if st == nil {
-		st = sh.create(r.Key, now)
-	}
-	g, err := st.Acquire(now, r)
-	wake := sh.settle(r.Key, st, now)
-	sh.mu.Unlock()
-	wake.all()
-	return g, err
-}
-
-// Renew implements driver.Locks.
-func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	answers := make([]driver.Renewal, len(claims))
-	for i, c := range claims {
-		answers[i] = s.renew(ctx, c, ttl)
-	}
-	return answers
-}
-
-func (s *Store) renew(ctx context.Context, c driver.Claim, ttl time.Duration) (a driver.Renewal) {
-	a.Err = check.Claim(c)
-	if a.Err == nil {
-		a.Err = check.TTL(c.Key, ttl, traits)
-	}
-	if a.Err == nil {
-		a.Err = s.check(ctx)
-	}
-	if a.Err != nil {
-		return a
-	}
-	a.State = driver.Lost
-	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { a = st.Renew(now, c, ttl) })
-	return a
-}
-
-// Release implements driver.Locks.
-func (s *Store) Release(ctx context.Context, c driver.Claim) error {
-	if err := check.Claim(c); err != nil {
-		return err
-	}
-	if err := s.check(ctx); err != nil {
-		return err
-	}
-	err := driver.ErrLost
-	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { err = st.Release(now, c) })
-	return err
-}
-
-// Downgrade implements driver.Downgrader.
-func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := check.Claim(c); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := check.TTL(c.Key, ttl, traits); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := s.check(ctx); err != nil {
-		return driver.Grant{}, err
-	}
-	g, err := driver.Grant{}, driver.ErrLost
-	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Downgrade(now, c, ttl) })
-	return g, err
-}
-
-// Move implements driver.Mover.
-func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := check.Move(c, id, owner, ttl, traits); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := s.check(ctx); err != nil {
-		return driver.Grant{}, err
-	}
-	g, err := driver.Grant{}, driver.ErrLost
-	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { g, err = st.Move(now, c, id, owner, ttl) })
-	return g, err
-}
-
-// Rename implements driver.Renamer.
-func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
-	if err := check.Rename(c, owner); err != nil {
-		return err
-	}
-	if err := s.check(ctx); err != nil {
-		return err
-	}
-	err := driver.ErrLost
-	s.visit(c.Key, func(st *lockstate.State, now time.Duration) { err = st.Rename(now, c, owner) })
-	return err
-}
-
-// Raise implements quorum.Member.
-func (s *Store) Raise(ctx context.Context, key string, token int64) error {
-	if err := s.checkKey(ctx, key); err != nil {
-		return err
-	}
-	sh := s.shard(key)
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	sh.tokens.Raise(token)
-	return nil
-}
-
-// Life implements quorum.Member.
-func (s *Store) Life(ctx context.Context) (quorum.Life, error) {
-	if err := s.check(ctx); err != nil {
-		return quorum.Life{}, err
-	}
-	return quorum.Life{Server: s.life, Age: time.Since(s.opened)}, nil
-}
-
-// Break implements driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
-	if err := s.checkKey(ctx, key); err != nil {
-		return 0, err
-	}
-	s.visit(key, func(st *lockstate.State, now time.Duration) { holders = st.Break(now) })
-	return holders, nil
-}
-
-// Inspect implements driver.Inspector.
-func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	if err := s.checkKey(ctx, key); err != nil {
-		return driver.KeyInfo{}, err
-	}
-	info := driver.KeyInfo{Key: key}
-	s.visit(key, func(st *lockstate.State, now time.Duration) { info = st.Inspect(now) })
-	return info, nil
-}
-
-func (s *Store) checkKey(ctx context.Context, key string) error {
-	if err := check.Key(key); err != nil {
-		return err
-	}
-	return s.check(ctx)
-}
-
-// List implements driver.Inspector.
-func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return func(yield func(driver.KeyInfo, error) bool) {
-		for i := range s.shards {
-			if err := s.check(ctx); err != nil {
-				yield(driver.KeyInfo{}, err)
-				return
-			}
-			for _, key := range s.shards[i].matching(prefix) {
-				info, err := s.Inspect(ctx, key)
-				if err != nil {
-					yield(driver.KeyInfo{}, err)
-					return
-				}
-				if len(info.Holders)+len(info.Waiters) > 0 && !yield(info, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // visit applies f to the state of key, if there is one.
 func (s *Store) visit(key string, f func(st *lockstate.State, now time.Duration)) {
 	sh := s.shard(key)
@@ -396,14 +217,19 @@ func (sh *shard) settle(key string, st *lockstate.State, now time.Duration) wake
 	return w
 }
 
-func (sh *shard) matching(prefix string) []string {
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	var keys []string
-	for key := range sh.keys {
-		if strings.HasPrefix(key, prefix) {
-			keys = append(keys, key)
-		}
+type claimName struct{ key, id string }
+
+type wakeUp struct {
+	wake func(driver.Hint)
+	hint driver.Hint
+}
+
+// wakes are called when no mutex is held, so that a callback may call the store, and a
+// slow one delays no other call.
+type wakes []wakeUp
+
+func (w wakes) all() {
+	for _, x := range w {
+		x.wake(x.hint)
 	}
-	return keys
 }

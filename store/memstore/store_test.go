@@ -9,35 +9,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/store/memstore"
 )
-
-func TestContract(t *testing.T) {
-	drivertest.Locks(t, drivertest.Harness{
-		FakeTime: true,
-		Open: func(t drivertest.T, n int) []driver.Locks {
-			s := memstore.New() // one process, so all handles are one
-			t.Cleanup(func() { s.Close() })
-			return handles(s, n)
-		},
-		Restart: func(t drivertest.T, locks []driver.Locks) {
-			time.Sleep(time.Second) // as the next process takes some time to start
-			s := memstore.New()
-			t.Cleanup(func() { s.Close() })
-			copy(locks, handles(s, len(locks)))
-		},
-		Delete: func(_ drivertest.T, key string, l driver.Locks) { l.(*memstore.Store).Forget(key) },
-	})
-}
-
-func handles(s *memstore.Store, n int) []driver.Locks {
-	locks := make([]driver.Locks, n)
-	for i := range locks {
-		locks[i] = s
-	}
-	return locks
-}
 
 func request(key string) driver.Request {
 	return driver.Request{

@@ -6,24 +6,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-type claimName struct{ key, id string }
-
 type watch struct{ wake func(driver.Hint) }
-
-type wakeUp struct {
-	wake func(driver.Hint)
-	hint driver.Hint
-}
-
-// wakes are called when no mutex is held, so that a callback may call the store, and a
-// slow one delays no other call.
-type wakes []wakeUp
-
-func (w wakes) all() {
-	for _, x := range w {
-		x.wake(x.hint)
-	}
-}
 
 // Watch implements driver.Watcher. wake is called when c was granted from the queue,
 // when it was broken, and when the store is closed, on the goroutine of the call that

@@ -155,3 +155,79 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 	}
 	return deleted, nil
 }
+
+// outage is how long, at least, no server answers while servers are set back: all of
+// them have to start. A broken connection is replaced in less.
+const outage = time.Second
+
+// tidy deletes the nodes of this process that no claim knows, below the parents that it
+// has used, one after the other: other processes may do the same. It returns false if
+// the connection was lost before it was done.
+func (s *Store) tidy(l *link) (done bool) {
+	ctx, cancel := context.WithCancel(s.life)
+	defer cancel()
+	go func() {
+		select {
+		case <-l.next:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	for err := s.sync(ctx); err != nil && !answer(err); err = s.sync(ctx) {
+		if !rest(ctx) {
+			return false
+		}
+	}
+	type found struct{ parent, node string }
+	byGUID := map[string][]found{}
+	for _, parent := range s.parents.all() {
+		names, _, err := s.children(ctx, parent)
+		for err != nil && !answer(err) {
+			if !rest(ctx) {
+				return false
+			}
+			names, _, err = s.children(ctx, parent)
+		}
+		for _, n := range names { // none if it may not be read
+			if guid, ok := s.guidOf(n); ok {
+				byGUID[guid] = append(byGUID[guid], found{parent, n})
+			}
+		}
+	}
+	// Nodes that were made since then are not among those found. Claims that have ended
+	// since then have deleted theirs, or will.
+	s.mu.Lock()
+	var claims []*claim
+	for _, c := range s.claims {
+		claims = append(claims, c)
+	}
+	for g := range s.lost {
+		delete(byGUID, g.guid)
+	}
+	s.mu.Unlock()
+	for _, c := range claims {
+		c.Lock()
+		delete(byGUID, c.guid)
+		c.Unlock()
+	}
+	for guid, nodes := range byGUID {
+		g := &leftover{parent: nodes[0].parent, guid: guid, session: l.id, done: make(chan struct{})}
+		for _, n := range nodes {
+			g.nodes = append(g.nodes, n.node)
+		}
+		s.removeLeftover(g)
+	}
+	return true
+}
+
+// rest pauses before a request that got no answer is repeated.
+func rest(ctx context.Context) bool {
+	t := time.NewTimer(retryAfter)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -129,15 +129,6 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	return g, true, err
 }
 
-// uncertain makes ErrUnknown of an error that came while the outcome of an earlier
-// request was looked for.
-func uncertain(err error) error {
-	if errors.Is(err, driver.ErrUnknown) {
-		return err
-	}
-	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
-}
-
 // create makes the nodes of the claim.
 func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	var random [8]byte
@@ -326,12 +317,6 @@ func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
 	return nil
 }
 
-// errSilent can happen when the whole process was stopped for a good part of its
-// session. It passes once the session has had answers for a while.
-var errSilent = errors.New("the session was silent for so long that it may end at any moment")
-
-var errVanished = errors.New("somebody deleted the nodes of this request")
-
 // checkParent reads a parent that is not known before its data are emptied: they may be
 // another program's.
 func (c *claim) checkParent(ctx context.Context) (existed bool, err error) {
@@ -362,37 +347,6 @@ func (s *Store) makeRoot(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// line reads a queue. Near the end of the numbers it asks for the czxid of each
-// contender.
-func (s *Store) line(ctx context.Context, parent string) (all []*contender, children []string, err error) {
-	children, _, err = s.children(ctx, parent)
-	if err != nil {
-		return nil, nil, err
-	}
-	all, err = s.ordered(ctx, parent, children)
-	return all, children, err
-}
-
-func (s *Store) ordered(ctx context.Context, parent string, children []string) ([]*contender, error) {
-	all := line(children)
-	if worn(all) {
-		left := all[:0]
-		for _, c := range all {
-			stat, err := s.exists(ctx, parent+"/"+c.lock)
-			if err == zk.ErrNoNode {
-				continue // it went meanwhile
-			} else if err != nil {
-				return nil, err
-			}
-			c.zxid = stat.Czxid
-			left = append(left, c)
-		}
-		all = left
-	}
-	order(all)
-	return all, nil
 }
 
 // queue finds the position of a claim whose queue has other contenders: it is granted,
@@ -502,4 +456,40 @@ func (c *claim) checks(ops []any) []any {
 		ops = append(ops, &zk.CheckVersionRequest{Path: c.parent + "/" + n, Version: -1})
 	}
 	return ops
+}
+
+// maxLooks bounds how often a request with Request.MaxWaiting looks at a queue that
+// others have joined since it looked before.
+const maxLooks = 20
+
+// room reads the queue that the claim is about to join, and refuses if the claim would
+// have to wait while most wait already. It returns the version of the parent's data,
+// which every claim of Baton's that joins the queue changes.
+func (c *claim) room(ctx context.Context, most int) (version int32, err error) {
+	s := c.s
+	for synced := false; ; synced = true {
+		children, stat, err := s.children(ctx, c.parent)
+		if err == zk.ErrNoNode {
+			return 0, err
+		} else if err != nil {
+			return 0, refused("read", c.parent, err)
+		}
+		all, err := s.ordered(ctx, c.parent, children)
+		if err != nil {
+			return 0, refused("read", c.parent, err)
+		}
+		waiting := len(all) - holders(all)
+		if waiting < most || fits(all, &contender{weight: c.weight, capacity: c.capacity}) {
+			return stat.Version, nil
+		}
+		if h := all[0]; !h.exclusive() && c.weight != driver.Whole && h.capacity != c.capacity {
+			return 0, &driver.CapacityError{Key: c.name.key, InUse: h.capacity, Asked: c.capacity}
+		}
+		if synced {
+			return 0, &driver.QueueFullError{Key: c.name.key, Waiting: waiting}
+		}
+		if err := s.sync(ctx); err != nil { // the server may be behind, and no refusal is to be a stale one
+			return 0, err
+		}
+	}
 }

@@ -2,7 +2,6 @@ package zkstore
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -301,8 +300,6 @@ func (c *claim) late() error {
 	c.s.removeLeftover(g)
 	return unavailable(errLate)
 }
-
-var errLate = errors.New("the request ended before its answer came")
 
 // grant is the answer about a held claim. sure is what the commit of a request proved
 // about the session: see Session.commit.

@@ -3,7 +3,6 @@ package zkstore
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/go-zookeeper/zk"
 
@@ -88,83 +87,4 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		return driver.ErrLost
 	}
 	return nil
-}
-
-// Downgrade implements driver.Downgrader. The reader keeps the writer's number in the
-// queue, and the first of its nodes: other processes' writers wait for that one,
-// readers for the second, which is replaced.
-func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	var none driver.Grant
-	if err := check.Claim(cl); err != nil {
-		return none, err
-	}
-	if err := check.TTL(cl.Key, ttl, s.accepted()); err != nil {
-		return none, err
-	}
-	if s.closed.Load() {
-		return none, driver.ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	c := s.find(cl)
-	if c == nil {
-		return none, driver.ErrLost
-	}
-	if err := c.take(ctx); err != nil {
-		return none, err
-	}
-	defer c.give()
-	a := s.renew(ctx, []*claim{c}, ttl)[0]
-	c.Lock()
-	nodes, weight, capacity := c.nodes, c.weight, c.capacity
-	c.Unlock()
-	switch {
-	case a.State == driver.Unknown:
-		return none, a.Err
-	case a.State != driver.Held || capacity != driver.Whole:
-		return none, driver.ErrLost
-	case weight != driver.Whole || len(nodes) != 2:
-		return a.Grant, nil // it is a reader
-	}
-	ch, ok := parse(nodes[1])
-	if !ok {
-		return none, driver.ErrLost
-	}
-	reader := fmt.Sprintf("%s-%s%010d", c.guid, markRead, ch.seq)
-	c.Lock()
-	data := c.data(c.marked)
-	c.reader = reader
-	c.Unlock()
-	_, t, _, err := s.multi(ctx, []any{
-		&zk.CheckVersionRequest{Path: c.parent + "/" + nodes[0], Version: -1},
-		&zk.DeleteRequest{Path: c.parent + "/" + nodes[1], Version: -1},
-		&zk.CreateRequest{Path: c.parent + "/" + reader, Data: data, Acl: s.acl, Flags: zk.FlagEphemeral},
-	})
-	if err != nil && !answer(err) {
-		return none, err // the next renewal finds out
-	}
-	if err == zk.ErrNoNode {
-		// Another client deleted the nodes since they were renewed, or an earlier
-		// request that got no answer took effect: a renewal tells.
-		switch a := s.renew(ctx, []*claim{c}, ttl)[0]; a.State {
-		case driver.Held:
-			return a.Grant, nil
-		case driver.Unknown:
-			return none, a.Err
-		}
-		return none, driver.ErrLost
-	}
-	c.Lock()
-	defer c.Unlock()
-	c.reader = ""
-	switch {
-	case c.state != held:
-		return none, driver.ErrLost
-	case err != nil:
-		return none, refused("downgrade the lock in", c.parent, err)
-	}
-	c.nodes, c.weight = []string{nodes[0], reader}, 1
-	s.sawGone(c.parent, nodes[1])
-	return c.grant(ttl, t.sure), nil
 }

@@ -2,13 +2,47 @@ package zkstore
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/go-zookeeper/zk"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 )
+
+// line reads a queue. Near the end of the numbers it asks for the czxid of each
+// contender.
+func (s *Store) line(ctx context.Context, parent string) (all []*contender, children []string, err error) {
+	children, _, err = s.children(ctx, parent)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err = s.ordered(ctx, parent, children)
+	return all, children, err
+}
+
+func (s *Store) ordered(ctx context.Context, parent string, children []string) ([]*contender, error) {
+	all := line(children)
+	if worn(all) {
+		left := all[:0]
+		for _, c := range all {
+			stat, err := s.exists(ctx, parent+"/"+c.lock)
+			if err == zk.ErrNoNode {
+				continue // it went meanwhile
+			} else if err != nil {
+				return nil, err
+			}
+			c.zxid = stat.Czxid
+			left = append(left, c)
+		}
+		all = left
+	}
+	order(all)
+	return all, nil
+}
 
 // The queue of a key is the list of its node's children. Their names say what a request
 // asks for, so that a listing tells everything. An exclusive request has two nodes,

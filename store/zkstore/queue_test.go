@@ -1,49 +1,19 @@
 package zkstore
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
-	"path"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/testserver"
 )
-
-func TestNames(t *testing.T) {
-	t.Parallel()
-	const whole = driver.Whole
-	for name, want := range map[string]child{
-		"_c_0a-lock-0000000007":                           {"_c_0a", markLock, whole, whole, 7},
-		"_c_1f2e-33-4a-__WRIT__0000000008":                {"_c_1f2e-33-4a", markWrite, whole, whole, 8},
-		"_c_0a-__READ__2147483647":                        {"_c_0a", markRead, 1, whole, 2147483647},
-		"_c_0a-__READ__-2147483648":                       {"_c_0a", markRead, 1, whole, -2147483648},
-		"_c_0a-lock--000000001":                           {"_c_0a", markLock, whole, whole, -1},
-		"_c_0a-perm.2.10-0000000010":                      {"_c_0a", markPerm, 2, 10, 10},
-		"_c_0a-perm.2.10--000000010":                      {"_c_0a", markPerm, 2, 10, -10},
-		"e0f5__lock__0000000003":                          {"e0f5", markKazoo, whole, whole, 3},
-		"e0f5__rlock__0000000003":                         {"e0f5", markKazooRead, 1, whole, 3},
-		"lock-0000000001":                                 {"", markLock, whole, whole, 1},
-		"_c_0a-lock-7":                                    {},
-		"_c_0a-lock-2147483648":                           {},
-		"_c_0a-lock-+000000001":                           {},
-		"_c_0a-lock-00000000001":                          {},
-		"_c_0a-perm.11.10-0000000010":                     {},
-		"_c_0a-perm.0.10-0000000010":                      {},
-		"_c_0a-perm.1-0000000010":                         {},
-		"0":                                               {},
-		"0000000000":                                      {},
-		"lease-0000000000":                                {},
-		fmt.Sprint("_c_0a-perm.1.", whole, "-0000000010"): {},
-	} {
-		got, ok := parse(name)
-		if ok != (want != child{}) || ok && got != want {
-			t.Errorf("%s: %+v, %v, want %+v", name, got, ok, want)
-		}
-	}
-}
 
 // The verdicts on a random queue agree with its plainest reading: from the first on,
 // each contender that fits beside all those before it.
@@ -105,28 +75,136 @@ func TestJudgeAgreesWithTheRules(t *testing.T) {
 	}
 }
 
-func FuzzEscape(f *testing.F) {
-	for _, key := range []string{"a", "a/0", ".", "..", "zookeeper", "%", "%2F", "a%", "é", "🔒", "\ufffd", "\uf8ff", "zookeeper/x", "...", "\ud7ff\ue000"} {
-		f.Add(key)
+// The numbers of a queue do not wrap round at their end, they stick there: from then on
+// only the transactions tell the order.
+func TestNumbersAtTheirEnd(t *testing.T) {
+	t.Parallel()
+	testserver.NeedZooKeeper(t)
+	testserver.NeedJar(t, slf4jJar, "libslf4j-java")
+	dir, err := os.MkdirTemp("", "baton-seed-")
+	if err != nil {
+		t.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, key string) {
-		if back, ok := unescape(key); ok && escape(back) != key {
-			t.Errorf("%q is taken for the name of %q, which is %q", key, back, escape(back))
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	data := filepath.Join(dir, "data")
+	if out, err := testserver.RunJava(t, []string{zooKeeperJar, slf4jJar}, "testdata/Seed.java", data, "/k", fmt.Sprint(math.MaxInt32-9)); err != nil {
+		t.Fatalf("seed: %v\n%s", err, out)
+	}
+	server := testserver.ZooKeeperOn(t, dir)
+	var stores []*Store
+	for range 3 {
+		stores = append(stores, patient(openOn(t, "/", server.Addr)))
+	}
+
+	// A queue across the end: granted in the order of arrival, tokens rising.
+	type place struct {
+		s     *Store
+		r     driver.Request
+		hints <-chan driver.Hint
+	}
+	join := func(i int, waits bool) place {
+		p := place{s: stores[i%3], r: writer("k")}
+		if i%4 == 3 {
+			p.r = reader("k")
 		}
-		if check.Key(key) != nil {
-			return
+		p.hints = watching(t, p.s, p.r)
+		if g := acquire(t, p.s, p.r); g.Waiting != waits {
+			t.Fatalf("number %d: waiting %v, want %v", i, g.Waiting, waits)
 		}
-		name := escape(key)
-		if back, ok := unescape(name); !ok || back != key {
-			t.Errorf("%q became %q and %q (%v)", key, name, back, ok)
+		return p
+	}
+	holder := join(0, false)
+	var line []place
+	for i := range 16 {
+		line = append(line, join(i+1, true))
+	}
+	if all := strings.Join(lineOf(t, stores[0].conn, stores[0], "k"), " "); !strings.Contains(all, "2147483647") || !strings.Contains(all, "-21474836") {
+		t.Errorf("the line does not cross the end: %s", all)
+	}
+	var token int64
+	for i, p := range line {
+		release(t, holder.s, holder.r)
+		g, _ := awaitHeld(t, p.s, p.r, p.hints)
+		if g.Token <= token {
+			t.Errorf("number %d: token %d after %d", i+1, g.Token, token)
 		}
-		if strings.ContainsRune(name, '/') || name == "." || name == ".." || name == "zookeeper" || path.Base(name) != name || !utf8.ValidString(name) {
-			t.Errorf("%q became %q, which is no name of a node", key, name)
-		}
-		for _, r := range name {
-			if r < ' ' || r >= 0x7f && r <= 0x9f || r >= 0xd800 {
-				t.Errorf("%q became %q, with %U", key, name, r)
+		token = g.Token
+		for j, later := range line[i+1:] {
+			if later.r.Shared() && j == 0 && p.r.Shared() {
+				continue
+			}
+			select {
+			case h := <-later.hints:
+				if h.Granted {
+					t.Fatalf("number %d was granted beside number %d", i+j+2, i+1)
+				}
+			default:
 			}
 		}
-	})
+		holder = p
+	}
+	release(t, holder.s, holder.r)
+
+	// And from then on, one at a time.
+	var inside int
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, s := range stores {
+		wg.Go(func() {
+			for range 20 {
+				r := writer("k")
+				r.Queue = false
+				if _, err := s.Acquire(t.Context(), r); err != nil {
+					if !errors.Is(err, driver.ErrHeld) {
+						t.Error(err)
+					}
+					continue
+				}
+				mu.Lock()
+				if inside++; inside > 1 {
+					t.Error("two hold")
+				}
+				inside--
+				mu.Unlock()
+				if err := s.Release(t.Context(), r.Claim); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+const (
+	zooKeeperJar = "/usr/share/java/zookeeper.jar"
+	slf4jJar     = "/usr/share/java/slf4j-simple.jar"
+)
+
+// Nodes of other programs that are no contenders are ignored.
+func TestForeignChildrenAreIgnored(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	s := patient(openOn(t, "", server.Addr))
+	direct := plain(t, server.Addr)
+	r := writer("k")
+	hold(t, s, r)
+	release(t, s, r)
+	for _, name := range []string{"0", "config", "lock-", "lock-7", "_c_x-lock-99999999999", "a-perm.0.3-0000000000", "x__WRIT__00000000zz"} {
+		if _, err := direct.Create(s.parent("k")+"/"+name, []byte("data"), 0, s.acl); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, next := writer("k"), writer("k")
+	hints := watching(t, s, next)
+	hold(t, s, r)
+	if g := acquire(t, s, next); !g.Waiting {
+		t.Error("two hold")
+	}
+	release(t, s, r)
+	awaitHeld(t, s, next, hints)
+	info, err := s.Inspect(t.Context(), "k")
+	if err != nil || len(info.Holders) != 1 || len(info.Waiters) != 0 {
+		t.Errorf("%+v, %v", info, err)
+	}
+	release(t, s, next)
 }

@@ -1,11 +1,13 @@
 package zkstore
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"log"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -242,3 +244,101 @@ func (h *hosts) Connected() {
 }
 
 var silent = log.New(io.Discard, "", 0)
+
+// Servers that were set back: a restored backup or a lost disk brings back a state
+// older than what this process has seen. That may have two effects.
+//
+// A server hangs up, without a word, on a client that has seen a later transaction than
+// its last one. The client would try again with the same number for ever, so the store
+// declares its session over: when the session has had no answer for its whole time-out,
+// so that it is over by any leader's clock, and the server that has just hung up does
+// serve a client that has seen nothing.
+//
+// Or the numbers of a new leader are higher, and the session goes on, if the state
+// knows it. It may then have nodes that we had deleted. They would stay for as long as
+// this process lives, so tidy looks for them after an outage.
+
+// hungUp is called when a server ended a connection instead of answering the connect
+// request. A follower that lags behind does that, too, and a server without a leader.
+func (s *Session) hungUp(network, address string) {
+	l := s.link()
+	if l.id == 0 {
+		return
+	}
+	s.mu.Lock()
+	heard := s.marks[s.newest]
+	s.mu.Unlock()
+	if l.since.After(heard) {
+		heard = l.since
+	}
+	if bootclock.Now().Sub(heard) >= l.timeout && s.serves(network, address) {
+		s.over.Store(l.id)
+	}
+}
+
+// A connect request, and the beginning of its answer: length, protocol, the last
+// transaction seen or nothing, time-out in ms, session, password of 16 bytes.
+const (
+	connectRequest = 4 + 4 + 8 + 4 + 8 + 4 + 16
+	connectAnswer  = 4 + 4 + 4 + 8 + 4 + 16
+)
+
+// serves reports whether a server answers a client that has seen nothing. It asks for a
+// session that cannot exist, so that the server makes none.
+func (s *Session) serves(network, address string) bool {
+	const within = time.Second
+	c, err := s.connect(network, address, within)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
+		return false
+	}
+	ask := binary.BigEndian.AppendUint32(nil, connectRequest-4)
+	ask = append(ask, make([]byte, 4+8)...)
+	ask = binary.BigEndian.AppendUint32(ask, uint32(within/time.Millisecond))
+	ask = binary.BigEndian.AppendUint64(ask, 1)
+	ask = binary.BigEndian.AppendUint32(ask, 16)
+	ask = append(ask, make([]byte, 16)...)
+	if _, err := c.Write(ask); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(c, make([]byte, 4))
+	return err == nil
+}
+
+// connect opens a connection by Dial, if that is set.
+func (s *Session) connect(network, address string, within time.Duration) (net.Conn, error) {
+	if s.Dial != nil {
+		return s.Dial(network, address, within)
+	}
+	return net.DialTimeout(network, address, within)
+}
+
+// expired is a connection to a server that knows no session: it makes the client forget
+// its own, and all that it has seen.
+func expired() net.Conn {
+	client, server := net.Pipe()
+	go func() {
+		defer server.Close()
+		head := make([]byte, 4)
+		if _, err := io.ReadFull(server, head); err != nil {
+			return
+		}
+		if _, err := io.CopyN(io.Discard, server, int64(binary.BigEndian.Uint32(head))); err != nil {
+			return
+		}
+		answer := make([]byte, connectAnswer)
+		binary.BigEndian.PutUint32(answer, connectAnswer-4)
+		binary.BigEndian.PutUint32(answer[connectAnswer-20:], 16)
+		_, _ = server.Write(answer) // if the client has not read it, it dials again
+	}()
+	return client
+}
+
+// isHungUp reports whether the server caused the error, rather than a time-out or our
+// own Close.
+func isHungUp(err error) bool {
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
+}

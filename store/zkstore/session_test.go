@@ -2,6 +2,7 @@ package zkstore
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -334,5 +335,98 @@ func TestOnlyTheNextIsTold(t *testing.T) {
 			t.Errorf("release %d: %d watches fired", i, n)
 		}
 		before = now
+	}
+}
+
+// A connection of the caller's own is watched, and left open.
+func TestOwnConnection(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	if _, err := New(t.Context(), nil, new(Session), Config{}); err == nil {
+		t.Error("a session that knows no connection was accepted")
+	}
+	var session Session
+	conn, _, err := zk.Connect([]string{server.Addr}, 12*time.Second, session.Option(), zk.WithLogger(silent), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s, err := New(ctx, conn, &session, Config{Root: driver.NewID()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := s.Traits().MaxTTL; got != 6*time.Second {
+		t.Errorf("the longest TTL is %v, want half of the session", got)
+	}
+	r := writer("k")
+	r.TTL = time.Second
+	hold(t, s, r)
+	release(t, s, r)
+	s.Close()
+	if _, _, err := conn.Exists("/"); err != nil {
+		t.Errorf("the connection was closed: %v", err)
+	}
+}
+
+// The store counts with the session that the server grants, not with a shorter one that
+// was asked for.
+func TestTheServerDecidesTheSession(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t) // ticks of 2 s: 4 s to 40 s
+	for asked, want := range map[time.Duration]time.Duration{time.Second: 2 * time.Second, time.Hour: 20 * time.Second} {
+		s := mustOpen(t, Server{Addrs: []string{server.Addr}, Session: asked})
+		if got := s.Traits().MaxTTL; got != want {
+			t.Errorf("a session of %v: the longest TTL is %v, want %v", asked, got, want)
+		}
+	}
+}
+
+// A server with ticks of a second grants a session of 20 s at most, and doctor says
+// what that means.
+func TestShortTicks(t *testing.T) {
+	t.Parallel()
+	server := testserver.ZooKeeper(t, "tickTime=1000")
+	s := mustOpen(t, Server{Addrs: []string{server.Addr}})
+	if got := s.Traits().MaxTTL; got != 10*time.Second {
+		t.Errorf("the longest TTL is %v, want 10s", got)
+	}
+	r := writer("k")
+	r.TTL = 10*time.Second + time.Millisecond
+	var refused *driver.RequestError
+	if _, err := s.Acquire(t.Context(), r); !errors.As(err, &refused) {
+		t.Errorf("for longer: %v", err)
+	}
+	r.TTL = 10 * time.Second
+	if g := hold(t, s, r); g.TTL <= 0 || g.TTL > r.TTL {
+		t.Errorf("granted for %v", g.TTL)
+	}
+	found, err := s.Examine(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]string{}
+	for _, f := range found {
+		said[f.Name] = f.What
+	}
+	if !strings.Contains(said["session-timeout"], "no TTL can be longer than 10s") || !strings.Contains(said["session-bounds"], "20s granted") {
+		t.Errorf("found %v", found)
+	}
+
+	// A session that goes on at a server that grants less.
+	proxy := faultproxy.New(t, testserver.SharedZooKeeper(t).Addr)
+	moved := mustOpen(t, Server{Addrs: []string{proxy.Addr}})
+	if got := moved.Traits().MaxTTL; got != 15*time.Second {
+		t.Errorf("before: %v", got)
+	}
+	proxy.Retarget(server.Addr)
+	proxy.Cut()
+	eventually(t, "another session", func() bool { return moved.Traits().MaxTTL == 10*time.Second })
+	r = writer("moved")
+	r.TTL = 15 * time.Second // as it was asked for from the beginning
+	g, _ := insist(t, moved, r)
+	if g.TTL <= 0 || g.TTL > 10*time.Second {
+		t.Errorf("granted for %v in a session of 20s", g.TTL)
 	}
 }

@@ -3,9 +3,12 @@ package zkstore
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +20,85 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/workers"
 )
+
+// Server says where ZooKeeper is, for Open.
+type Server struct {
+	// Addrs are host:port each; more than one for an ensemble.
+	Addrs []string
+
+	// Session is the session's time-out to ask for. The server may grant another one:
+	// by default 2 to 20 of its ticks. Half of what it grants is the longest TTL, and a
+	// process that died keeps its locks for all of it. Defaults to DefaultSession.
+	Session time.Duration
+
+	// User and Password are those of ZooKeeper's digest scheme. With a User and without
+	// a Config.ACL, only that user may use the nodes.
+	User, Password string
+
+	// TLS, if not nil, encrypts the connections.
+	TLS *tls.Config
+}
+
+// Open connects to ZooKeeper and returns a store that owns the connection. It waits
+// until there is a session, or ctx ends.
+func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
+	if len(at.Addrs) == 0 {
+		return nil, errors.New("zkstore: no servers")
+	}
+	if at.Session == 0 {
+		at.Session = DefaultSession
+	}
+	if _, err := CheckRoot(cfg.Root); err != nil {
+		return nil, fmt.Errorf("zkstore: root %q: %w", cfg.Root, err)
+	}
+	servers := new(hosts)
+	session := &Session{leaving: servers.left}
+	if at.TLS != nil {
+		session.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
+			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, at.TLS)
+		}
+	}
+	conn, _, err := zk.Connect(slices.Clone(at.Addrs), at.Session, session.Option(),
+		zk.WithHostProvider(servers), zk.WithLogger(silent), zk.WithLogInfo(false))
+	if err != nil {
+		return nil, fmt.Errorf("zkstore: %w", err)
+	}
+	if at.User != "" {
+		err = authenticate(ctx, session, conn, at.User+":"+at.Password)
+		if cfg.ACL == nil {
+			cfg.ACL = zk.AuthACL(zk.PermAll)
+		}
+	}
+	var s *Store
+	if err == nil {
+		s, err = New(ctx, conn, session, cfg)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	s.owned, s.asked = true, at.Session
+	return s, nil
+}
+
+// authenticate gives the user's name and password to the client, which repeats them
+// first on every connection.
+func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credentials string) error {
+	if _, err := session.await(ctx); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() { done <- conn.AddAuth("digest", []byte(credentials)) }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrUnavailable, err)
+		}
+		return nil
+	case <-ctx.Done():
+		return unavailable(ctx.Err())
+	}
+}
 
 // DefaultSession is the session time-out that Open asks for. Half of it is the
 // longest TTL, and a default server grants at most 40 s.
@@ -287,38 +369,4 @@ func (p *parents) guess() (existed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.guessOld
-}
-
-// Watch implements driver.Watcher.
-func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
-	n := name{c.Key, c.ID}
-	h := &hint{wake}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.hints[n] = append(s.hints[n], h)
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		left := s.hints[n][:0:0]
-		for _, other := range s.hints[n] {
-			if other != h {
-				left = append(left, other)
-			}
-		}
-		if s.hints[n] = left; len(left) == 0 {
-			delete(s.hints, n)
-		}
-	}
-}
-
-type hint struct{ wake func(driver.Hint) }
-
-// tell wakes the watches of the claim.
-func (s *Store) tell(n name, h driver.Hint) {
-	s.mu.Lock()
-	watching := s.hints[n]
-	s.mu.Unlock()
-	for _, w := range watching {
-		w.wake(h)
-	}
 }

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
@@ -79,39 +81,6 @@ func (s *Store) outcome(t trip, write bool, err error) error {
 	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
 }
 
-var (
-	errNoSession = errors.New("no server answers")
-	errReplaced  = errors.New("the session has ended")
-)
-
-// answer reports whether the error is an answer of the server.
-func answer(err error) bool {
-	switch err {
-	case zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrInvalidACL, zk.ErrAuthFailed,
-		zk.ErrNoChildrenForEphemerals, zk.ErrBadArguments, zk.ErrAPIError, zk.ErrInvalidPath:
-		return true
-	}
-	return false
-}
-
-func unavailable(err error) error {
-	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnavailable, err)
-}
-
-// refused makes the error of an answer that the caller has no use for.
-func refused(what, path string, err error) error {
-	switch err {
-	case nil:
-		return nil
-	case zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL:
-		return fmt.Errorf("zookeeper refuses to %s %s: the access list does not allow it: give user and password of one who may", what, path)
-	}
-	if answer(err) {
-		return fmt.Errorf("zookeeper refuses to %s %s: %w", what, path, err)
-	}
-	return err
-}
-
 // multi sends a transaction. failed is the index of the operation that was refused, or
 // -1.
 func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t trip, failed int, err error) {
@@ -120,14 +89,6 @@ func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t t
 		t.sure = s.session.commit(t.link, t.sent)
 	}
 	return r, t, refusedAt(r, err), err
-}
-
-// refusedAt is the index of the operation for which a transaction was refused, or -1.
-func refusedAt(r []zk.MultiResponse, err error) int {
-	if err == nil {
-		return -1
-	}
-	return slices.IndexFunc(r, func(one zk.MultiResponse) bool { return one.Error != nil })
 }
 
 func (s *Store) children(ctx context.Context, path string) (names []string, stat *zk.Stat, err error) {
@@ -171,4 +132,143 @@ func (s *Store) get(ctx context.Context, path string) (nodeData, error) {
 func (s *Store) sync(ctx context.Context) error {
 	_, _, err := send(ctx, s, false, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
 	return err
+}
+
+const (
+	maxFlying = 4                    // transactions under way
+	maxItems  = 64                   // in one transaction
+	maxBytes  = 64 << 10             // in one; servers take no more than 1 MB by default
+	unhurried = 4 * time.Millisecond // how long a patient item waits for others
+)
+
+// An item is a transaction that may become part of a larger one.
+type item struct {
+	batch.Item
+	parent  string
+	creates bool // nodes below parent
+	patient bool // it goes with others if there are any soon
+	ops     []any
+	keys    [1]batch.Key
+
+	left atomic.Bool // the caller no longer waits for the answer
+
+	results []zk.MultiResponse
+	trip    trip
+	err     error
+}
+
+// newBatcher joins the transactions of items: a transaction costs the server several
+// times what one more operation in it costs.
+func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
+	return batch.New(batch.Config[*item]{
+		Send: s.sendItems, Go: s.workers.Go,
+		Max: maxItems, InFlight: maxFlying,
+		Size: func(it *item) int { return size(it.ops) }, MaxSize: maxBytes,
+		Keys:    (*item).travels,
+		Patient: func(it *item) bool { return it.patient }, Linger: patience,
+	})
+}
+
+// travels keeps two items from creating nodes below one parent in one transaction: they
+// would get the same token. Patient ones do so one at a time: a claim that learns its
+// position before the next one does need not read the queue.
+func (it *item) travels() []batch.Key {
+	if !it.creates {
+		return nil
+	}
+	it.keys[0] = batch.Key{Name: it.parent, Rule: batch.Once}
+	if it.patient {
+		it.keys[0].Rule |= batch.Serial
+	}
+	return it.keys[:]
+}
+
+// join is multi for operations that may share a transaction with those of other calls.
+func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t trip, failed int, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, t, -1, err
+	}
+	if !s.session.link().up {
+		return nil, t, -1, unavailable(errNoSession)
+	}
+	it.Item = batch.NewItem()
+	if err := s.batch.Do(ctx, it); err != nil {
+		it.left.Store(true)
+		if errors.Is(err, driver.ErrUnknown) {
+			err = fmt.Errorf("zookeeper: %w", err)
+		}
+		return nil, trip{done: it.Done()}, -1, err
+	}
+	return it.results, it.trip, refusedAt(it.results, it.err), it.err
+}
+
+// sendItems makes one transaction, which happens as a whole or not at all. If one item
+// is refused, it sends each again alone: so the answer about an item never depends on
+// another one.
+func (s *Store) sendItems(_ context.Context, all []*item) {
+	ops := all[0].ops
+	if len(all) > 1 {
+		ops = nil
+		for _, it := range all {
+			ops = append(ops, it.ops...)
+		}
+	}
+	results, t, err := s.transact(ops)
+	if len(all) > 1 && refusedAt(results, err) >= 0 {
+		var alone sync.WaitGroup
+		for _, it := range all {
+			alone.Go(func() { s.sendAgain(it) })
+		}
+		alone.Wait()
+		return
+	}
+	for _, it := range all {
+		it.trip, it.err = t, err
+		if len(results) >= len(it.ops) {
+			it.results, results = results[:len(it.ops):len(it.ops)], results[len(it.ops):]
+		}
+	}
+}
+
+// sendAgain sends an item alone, of which nothing was done. It does not send an item
+// whose caller no longer waits.
+func (s *Store) sendAgain(it *item) {
+	if !it.left.Load() {
+		it.results, it.trip, it.err = s.transact(it.ops)
+	}
+	it.Finish()
+}
+
+// transact sends a transaction and waits for its answer.
+func (s *Store) transact(ops []any) (r []zk.MultiResponse, t trip, err error) {
+	t = trip{link: s.session.link(), sent: bootclock.Now()}
+	if !t.link.up {
+		return nil, t, unavailable(errNoSession)
+	}
+	r, err = s.conn.Multi(ops...)
+	if err = s.outcome(t, true, err); err == nil || err == zk.ErrAPIError {
+		t.sure = s.session.commit(t.link, t.sent)
+	}
+	return r, t, err
+}
+
+// size is the approximate length of the operations on the wire.
+func size(ops []any) (n int) {
+	for _, op := range ops {
+		n += 64
+		switch op := op.(type) {
+		case *zk.CreateRequest:
+			n += len(op.Path) + len(op.Data)
+			for _, a := range op.Acl {
+				n += 12 + len(a.Scheme) + len(a.ID)
+			}
+		case *zk.SetDataRequest:
+			n += len(op.Path) + len(op.Data)
+		case *zk.DeleteRequest:
+			n += len(op.Path)
+		case *zk.CheckVersionRequest:
+			n += len(op.Path)
+		}
+	}
+	return n
 }

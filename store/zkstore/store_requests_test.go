@@ -347,3 +347,34 @@ func TestPatienceIsOfEachItem(t *testing.T) {
 		t.Errorf("it went alone after %v", took)
 	}
 }
+
+// A request without an answer obeys its context, and its effect is found later.
+func TestContextEndsWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := openOn(t, "", proxy.Addr)
+	warm := writer("k")
+	hold(t, s, warm)
+	release(t, s, warm)
+	proxy.Hold(faultproxy.ToClient)
+	for _, call := range []func(context.Context) error{
+		func(ctx context.Context) error {
+			r := writer("k")
+			r.TTL = time.Second // it may be repeated for that long
+			_, err := s.Acquire(ctx, r)
+			return err
+		},
+		func(ctx context.Context) error { _, err := s.Inspect(ctx, "k"); return err },
+		func(ctx context.Context) error { _, err := s.Break(ctx, "k"); return err },
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		if err := call(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, want the context's error", err)
+		}
+		cancel()
+	}
+	proxy.Heal()
+	direct := plain(t, server.Addr)
+	eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+}

@@ -10,6 +10,40 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
+// Watch implements driver.Watcher.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	n := name{c.Key, c.ID}
+	h := &hint{wake}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.hints[n] = append(s.hints[n], h)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		left := s.hints[n][:0:0]
+		for _, other := range s.hints[n] {
+			if other != h {
+				left = append(left, other)
+			}
+		}
+		if s.hints[n] = left; len(left) == 0 {
+			delete(s.hints, n)
+		}
+	}
+}
+
+type hint struct{ wake func(driver.Hint) }
+
+// tell wakes the watches of the claim.
+func (s *Store) tell(n name, h driver.Hint) {
+	s.mu.Lock()
+	watching := s.hints[n]
+	s.mu.Unlock()
+	for _, w := range watching {
+		w.wake(h)
+	}
+}
+
 // A nodeWatch is the one watch of this process on a node, shared by all claims that
 // wait for it: the client cannot drop a watch, so one that is abandoned would stay
 // until the node changes.

@@ -228,3 +228,33 @@ func TestPatienceEnds(t *testing.T) {
 		t.Errorf("%d nodes of four writers", n)
 	}
 }
+
+// Permits: a waiter in the middle learns that it is at the head although the one before
+// it did not go, but was granted.
+func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedZooKeeper(t)
+	first := patient(openOn(t, "", server.Addr))
+	stores := []*Store{first, patient(openOn(t, first.root, server.Addr)), patient(openOn(t, first.root, server.Addr))}
+	type place struct {
+		s     *Store
+		r     driver.Request
+		hints <-chan driver.Hint
+	}
+	join := func(i int, n int64) place {
+		p := place{s: stores[i%3], r: permits("k", n, 4)}
+		p.hints = watching(t, p.s, p.r)
+		acquire(t, p.s, p.r)
+		return p
+	}
+	a, b := join(0, 2), join(1, 2)
+	x, y, z := join(2, 3), join(0, 1), join(1, 4)
+	release(t, a.s, a.r) // 2 of 4 are left: x does not fit
+	release(t, b.s, b.r) // x fits, and y beside it, which only x's grant tells
+	awaitHeld(t, x.s, x.r, x.hints)
+	awaitHeld(t, y.s, y.r, y.hints)
+	release(t, y.s, y.r)
+	release(t, x.s, x.r)
+	awaitHeld(t, z.s, z.r, z.hints)
+	release(t, z.s, z.r)
+}

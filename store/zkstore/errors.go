@@ -1,0 +1,69 @@
+package zkstore
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/batonhq/baton/driver"
+)
+
+var (
+	errNoSession = errors.New("no server answers")
+	errReplaced  = errors.New("the session has ended")
+)
+
+// answer reports whether the error is an answer of the server.
+func answer(err error) bool {
+	switch err {
+	case zk.ErrNoNode, zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrInvalidACL, zk.ErrAuthFailed,
+		zk.ErrNoChildrenForEphemerals, zk.ErrBadArguments, zk.ErrAPIError, zk.ErrInvalidPath:
+		return true
+	}
+	return false
+}
+
+func unavailable(err error) error {
+	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnavailable, err)
+}
+
+// refused makes the error of an answer that the caller has no use for.
+func refused(what, path string, err error) error {
+	switch err {
+	case nil:
+		return nil
+	case zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL:
+		return fmt.Errorf("zookeeper refuses to %s %s: the access list does not allow it: give user and password of one who may", what, path)
+	}
+	if answer(err) {
+		return fmt.Errorf("zookeeper refuses to %s %s: %w", what, path, err)
+	}
+	return err
+}
+
+// refusedAt is the index of the operation for which a transaction was refused, or -1.
+func refusedAt(r []zk.MultiResponse, err error) int {
+	if err == nil {
+		return -1
+	}
+	return slices.IndexFunc(r, func(one zk.MultiResponse) bool { return one.Error != nil })
+}
+
+// uncertain makes ErrUnknown of an error that came while the outcome of an earlier
+// request was looked for.
+func uncertain(err error) error {
+	if errors.Is(err, driver.ErrUnknown) {
+		return err
+	}
+	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
+}
+
+// errSilent can happen when the whole process was stopped for a good part of its
+// session. It passes once the session has had answers for a while.
+var errSilent = errors.New("the session was silent for so long that it may end at any moment")
+
+var errVanished = errors.New("somebody deleted the nodes of this request")
+
+var errLate = errors.New("the request ended before its answer came")

@@ -3,7 +3,7 @@
 # Flags of the benchmark: make bench BENCH="-h"
 BENCH ?=
 
-# Flags and packages of the tests: make test TEST="-run Contract ./store/..."
+# Further flags of go test: make test TEST=-count=1
 TEST ?=
 
 # Flags of the verification: make verify VERIFY="-h"
@@ -21,12 +21,18 @@ FUZZ ?= 100000x
 # Flags of the release: make release RELEASE="-h"
 RELEASE ?=
 
-# All modules, and the one that only holds the linters' versions.
-MODULES := $(sort $(patsubst ./%,%,$(patsubst %/go.mod,%,$(shell find . -name go.mod -not -path '*/.*' -not -path '*/testdata/*'))))
-TESTED  := $(filter-out internal/tools,$(MODULES))
-
-# The linters of internal/tools/go.mod, which go.work makes known in every module.
+# The linters and gotestsum, at the versions of internal/tools/go.mod.
 tool = go tool
+
+# What shares memory between goroutines is tested with the race detector: the core in
+# make test, the stores as well in make test-long.
+CORE = . ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... ./server/...
+
+# gotestsum runs the packages $(2) with the flags $(3). Up to five failures are repeated
+# alone; .test/$(1) lists those that pass then. Under nohup a child would ignore HUP.
+sum = BATON_REQUIRE_SERVERS=1 env --default-signal=HUP $(tool) gotestsum --format pkgname --hide-summary output \
+	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1) --jsonfile .test/$(1).json \
+	--packages "$(2)" -- -p 3 -parallel 4 -timeout 15m $(3) $(TEST)
 
 .PHONY: help
 help: ## Show this list
@@ -37,12 +43,18 @@ build: ## Build bin/baton, a static binary, as a release has it but for symbols
 	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -o bin/baton ./cmd/baton
 
 .PHONY: test
-test: servers ## Install what is missing, then lint and run every test on every server
-	@go run ./internal/testrun -lint -again 100 $(TEST)
+test: servers ## Install what is missing, and test Baton's module on every server
+	@mkdir -p .test; status=0; \
+	$(call sum,rest,$(filter-out $(shell go list $(CORE)),$(shell go list ./...)),) || status=1; \
+	$(call sum,core,$(CORE),-race) || status=1; \
+	exit $$status
 
-.PHONY: test-inventory
-test-inventory: ## List what the last make test ran on which store; with BEFORE=FILE what that has lost since
-	@go run ./internal/testrun -inventory $(if $(BEFORE),-before $(BEFORE))
+.PHONY: test-long
+test-long: ## Test all modules with all faults, browsers, languages and neighbours
+	@.ci/install long; mkdir -p .test; status=0; export BATON_LONG=1; \
+	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list work)),) || status=1; \
+	$(call sum,long-core,$(CORE) ./store/...,-race) || status=1; \
+	exit $$status
 
 .PHONY: mutate
 mutate: ## Take the rules of the lock's core out one by one, and see that its tests notice
@@ -50,15 +62,12 @@ mutate: ## Take the rules of the lock's core out one by one, and see that its te
 
 .PHONY: lint
 lint: ## Check the format and run go vet and staticcheck on all modules
-	@echo "== gofumpt"; \
-	unformatted=$$($(tool) gofumpt -l .) || exit 1; \
+	@unformatted=$$($(tool) gofumpt -l .) || exit 1; \
 	if [ -n "$$unformatted" ]; then \
 		echo "not formatted (make fmt does it):"; echo "$$unformatted"; exit 1; \
 	fi
-	@set -e; for m in $(TESTED); do \
-		echo "== go vet, staticcheck $$m"; \
-		(cd $$m && go vet ./... && $(tool) staticcheck ./...); \
-	done
+	go vet work
+	$(tool) staticcheck work
 
 .PHONY: fmt
 fmt: ## Format all Go files
@@ -99,7 +108,7 @@ clients: servers ## Try the clients in all languages at length: 30 000 increment
 	go test ./clients -increments 30000 -count=1 -timeout 40m
 
 .PHONY: servers
-servers: ## Install the servers and tools that the tests need (Debian, as root)
+servers: ## Install the servers that the tests need (Debian, as root)
 	@.ci/install
 
 .PHONY: release

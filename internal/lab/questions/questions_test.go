@@ -23,6 +23,7 @@ var pictures = flag.String("pictures", "", "write the records and pictures of th
 // TestQuestions makes all experiments. Each fails by itself if it does not see what its answer
 // says.
 func TestQuestions(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	command := testserver.Baton(t) // experiments kill it
 	for _, q := range All() {
@@ -71,8 +72,7 @@ func TestQuestions(t *testing.T) {
 	}
 }
 
-// need skips the test if a server of the experiment is not installed, or fails it under
-// BATON_REQUIRE_SERVERS.
+// need skips the test if it may not start a server of the experiment.
 func need(t *testing.T, q *lab.Question) {
 	for _, s := range q.Needs {
 		switch s {

@@ -58,7 +58,7 @@ test-long: ## Test all modules with all faults, browsers, languages and neighbou
 
 .PHONY: mutate
 mutate: ## Take the rules of the lock's core out one by one, and see that its tests notice
-	go test -run '^TestMutations$$' -mutate -count=1 -timeout 15m -v .
+	go test -run '^TestMutations$$' -mutate -count=1 -timeout 15m -v ./internal/acquire
 
 .PHONY: lint
 lint: ## Check the format and run go vet and staticcheck on all modules

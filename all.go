@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // Leases are the leases of LockAll, one for each key, held together: when one of
@@ -83,7 +84,7 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 			return ls, nil
 		}
 		ls.backOut(a.terms)
-		if lost == nil || err != nil && (ctx.Err() != nil || !isContext(err)) {
+		if lost == nil || err != nil && (ctx.Err() != nil || !acquire.IsContext(err)) {
 			return nil, err
 		}
 		// The first locks were lost before the last one was granted.
@@ -111,13 +112,13 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	seen := make([]observed, len(keys))
 	keepers := make([]*keeper, len(keys))
 	requests := make([]driver.Request, len(keys))
-	sent := l.clock.coarse()
+	sent := l.clock.Coarse()
 	for i, key := range keys {
 		seen[i] = l.observe(ctx, key, a)
 		keepers[i] = l.newKeeper(key, a, nil)
 		requests[i] = keepers[i].request(sent, false)
 	}
-	call := l.acquiring.within(ctx, l.clock.at(sent), a.terms.acquiring())
+	call := l.acquiring.within(ctx, l.clock.At(sent), a.terms.Acquiring())
 	grants, err := l.many.AcquireAll(call, requests)
 	call.release()
 
@@ -172,7 +173,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 
 // pending reports whether a caller that waits for several locks continues by taking
 // them one by one.
-func pending(err error) bool { return errors.Is(err, ErrHeld) || !final(err) }
+func pending(err error) bool { return errors.Is(err, ErrHeld) || !acquire.Final(err) }
 
 // gather takes the locks of keys, and first those that ctx holds already, because
 // they take no time.
@@ -224,7 +225,7 @@ func (ls *Leases) begin() error {
 	if !all { // what is backed out of is not to stay taken
 		return nil
 	}
-	now := ls.locker.clock.coarse()
+	now := ls.locker.clock.Coarse()
 	for _, lease := range ls.leases {
 		lease.limitFrom(now)
 	}
@@ -233,7 +234,7 @@ func (ls *Leases) begin() error {
 
 // backOut unlocks what was locked, makes the store forget the claims in left, and
 // returns when that is done, or after giveUpWithin.
-func (ls *Leases) backOut(terms *terms, left ...driver.Claim) {
+func (ls *Leases) backOut(terms *acquire.Terms, left ...driver.Claim) {
 	var wg sync.WaitGroup
 	for _, c := range left {
 		wg.Go(func() { <-ls.locker.abandon(c, terms) })

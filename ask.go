@@ -79,7 +79,7 @@ func (l *Lease) Asked() <-chan string {
 func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	defer close(asked)
 	key, held := AskPrefix+t.Key(), t.Context(context.Background())
-	every := max(t.keeper.acq.terms.ttl/3, askEvery)
+	every := max(t.keeper.acq.Terms().TTL/3, askEvery)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	type request struct {

@@ -102,7 +102,7 @@
 // what the store may still have.
 //
 // In the source, lock.go has the upper half of this picture, lease.go has Unlock.
-// acquisition.go and acquisition_held.go have a method for each event. keeper.go
+// Package internal/acquire has the acquisition, with a method for each event. keeper.go
 // performs most effects, renewer.go is the timer that asks the store, waitqueue.go
 // the local queue, release.go ends claims.
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // Downgrade turns the exclusive lock into a read lock without a gap: no other
@@ -33,15 +34,15 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	}
 	unsure := false // an earlier attempt may have taken effect
 	for {
-		sent := lk.clock.coarse()
-		call, cancel := context.WithTimeout(ctx, min(end.sub(sent), k.acq.terms.ttl/4))
-		g, err := d.Downgrade(call, c, k.acq.terms.storeTTL())
+		sent := lk.clock.Coarse()
+		call, cancel := context.WithTimeout(ctx, min(end.Sub(sent), k.acq.Terms().TTL/4))
+		g, err := d.Downgrade(call, c, k.acq.Terms().StoreTTL())
 		cancel()
 		if err == nil {
 			return l.downgraded(sent, g)
 		}
-		unsure = unsure || unknown(err)
-		if !final(err) && ctx.Err() == nil && lk.clock.now() < end && sleep(ctx, minPause) == nil {
+		unsure = unsure || acquire.Unknown(err)
+		if !acquire.Final(err) && ctx.Err() == nil && lk.clock.Now() < end && sleep(ctx, acquire.MinPause) == nil {
 			continue
 		}
 		return l.downgradeFailed(blame(ctx, err), unsure)
@@ -50,24 +51,24 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 
 // beginDowngrade keeps the lock from being renewed, handed over, or nested in
 // while it changes its kind.
-func (l *Lease) beginDowngrade() (c driver.Claim, end moment, err error) {
+func (l *Lease) beginDowngrade() (c driver.Claim, end acquire.Moment, err error) {
 	k := l.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := l.ended(); err != nil {
 		return c, end, err
 	}
-	if err := k.acq.downgrade(); err != nil {
+	if err := k.acq.Downgrade(); err != nil {
 		return c, end, fail("downgrade", k.key(), err)
 	}
 	k.underWay++
-	return k.acq.claim, k.acq.deadline, nil
+	return k.acq.Claim(), k.acq.Deadline(), nil
 }
 
-func (l *Lease) downgraded(sent moment, g driver.Grant) error {
+func (l *Lease) downgraded(sent acquire.Moment, g driver.Grant) error {
 	k := l.keeper
 	k.mu.Lock()
-	e := k.acq.downgraded(sent, g)
+	e := k.acq.Downgraded(sent, g)
 	k.answer()
 	err := l.ended() // meanwhile
 	k.commit(e)
@@ -77,7 +78,7 @@ func (l *Lease) downgraded(sent moment, g driver.Grant) error {
 func (l *Lease) downgradeFailed(failed error, unsure bool) error {
 	k := l.keeper
 	k.mu.Lock()
-	e := k.acq.downgradeFailed(k.locker.clock.coarse(), failed, unsure)
+	e := k.acq.DowngradeFailed(k.locker.clock.Coarse(), failed, unsure)
 	k.answer()
 	err := l.ended()
 	k.commit(e)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 var (
@@ -24,11 +25,11 @@ var (
 
 	// ErrNested says that the caller's context already holds a lease on
 	// the key, so that waiting for the lock would be waiting for itself.
-	ErrNested = errors.New("this context holds the lock already: pass baton.Reentrant() if that is meant")
+	ErrNested = acquire.ErrNested
 
 	// ErrCountedOn says that a lease cannot be downgraded or detached, because
 	// nested leases count on it or another call is changing it.
-	ErrCountedOn = errors.New("nested locks count on the lease, or another call is changing it")
+	ErrCountedOn = acquire.ErrCountedOn
 
 	// ErrUnknown says that the answer was lost: what was asked for may or may not
 	// have happened. What it may have left in the store ends within the TTL.
@@ -69,20 +70,20 @@ type Cause uint8
 const (
 	// Expired: the lease could not be renewed in time. The store was down or
 	// out of reach, or this process did not run.
-	Expired Cause = iota + 1
+	Expired = Cause(acquire.Expired)
 
 	// Gone: the store does not know the lease any more. A person broke the lock or
 	// deleted it, or the store forgot it.
-	Gone
+	Gone = Cause(acquire.Gone)
 
 	// Overheld: the lease was held for Config.MaxHold.
-	Overheld
+	Overheld = Cause(acquire.Overheld)
 
 	// Detached: the lease was detached, so that Attach can take it up elsewhere.
-	Detached
+	Detached = Cause(acquire.Detached)
 
 	// Released: the lease was unlocked.
-	Released
+	Released = Cause(acquire.Released)
 )
 
 func (c Cause) String() string {
@@ -148,22 +149,8 @@ func blame(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return whyEnded(ctx)
-	case isContext(err):
+	case acquire.IsContext(err):
 		return fmt.Errorf("%w: no answer in time (%v)", ErrUnknown, err)
 	}
 	return err
-}
-
-// final reports that another request to the store cannot help.
-func final(err error) bool {
-	return !errors.Is(err, driver.ErrUnavailable) && !unknown(err)
-}
-
-// unknown reports that the request may have taken effect.
-func unknown(err error) bool {
-	return errors.Is(err, driver.ErrUnknown) || isContext(err)
-}
-
-func isContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // Events are functions that a Locker calls when something happens to its locks, for
@@ -114,7 +115,7 @@ type observed struct {
 	ctx              context.Context
 	key              string
 	weight, capacity int64
-	began            moment // zero if nobody wants to know
+	began            acquire.Moment // zero if nobody wants to know
 	waits            bool
 	since            time.Time // when Waiting was called
 	local            bool      // another goroutine of this process handed the lock over
@@ -124,7 +125,7 @@ type observed struct {
 func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	o := observed{locker: l, ctx: ctx, key: key, weight: a.weight, capacity: a.capacity}
 	if e := l.cfg.Events; e.Acquired != nil || e.Failed != nil {
-		o.began = l.clock.coarse()
+		o.began = l.clock.Coarse()
 	}
 	return o
 }
@@ -187,22 +188,22 @@ func (o *observed) event() LockEvent {
 	return e
 }
 
-func (o *observed) waited() time.Duration { return o.locker.clock.coarse().sub(o.began) }
+func (o *observed) waited() time.Duration { return o.locker.clock.Coarse().Sub(o.began) }
 
 // event is about a lease that has ended.
-func (l *Lease) event(ended moment) LockEvent {
+func (l *Lease) event(ended acquire.Moment) LockEvent {
 	k := l.keeper
 	k.mu.Lock()
-	weight, capacity := k.acq.claim.Weight, k.acq.claim.Capacity
+	c := k.acq.Claim()
 	k.mu.Unlock()
-	e := k.locker.event(k.key(), weight, capacity)
-	e.Token, e.Held = l.token, ended.sub(l.since)
+	e := k.locker.event(c.Key, c.Weight, c.Capacity)
+	e.Token, e.Held = l.token, ended.Sub(l.since)
 	return e
 }
 
 // released reports an Unlock or a Detach of a lease that was not lost. local says
 // that the next goroutine of the local queue got the lock.
-func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
+func (l *Locker) released(lease *Lease, now acquire.Moment, local bool, err error) {
 	if call := lease.root().call; call != nil && l.cfg.Events.Released != nil {
 		e := lease.event(now)
 		e.Local, e.Err = local, err
@@ -215,14 +216,14 @@ func (l *Locker) released(lease *Lease, now moment, local bool, err error) {
 
 // reportLoss reports a lease that ended without an Unlock. call is nil if the lease was
 // never reported as acquired.
-func (l *Locker) reportLoss(lease *Lease, call context.Context, ended moment, lost *LostError) {
+func (l *Locker) reportLoss(lease *Lease, call context.Context, ended acquire.Moment, lost *LostError) {
 	if call != nil {
 		l.lost(lease, call, ended, lost)
 	}
 	l.cfg.Logger.Error("lock lost", l.logLock(lost.Key, lost.Token), "cause", lost.Cause.String(), "error", lost.Err)
 }
 
-func (l *Locker) lost(lease *Lease, call context.Context, ended moment, lost *LostError) {
+func (l *Locker) lost(lease *Lease, call context.Context, ended acquire.Moment, lost *LostError) {
 	if f := l.cfg.Events.Lost; f != nil {
 		e := lease.event(ended)
 		e.Err = lost
@@ -238,10 +239,10 @@ func (o *observed) announce(lease *Lease) {
 	if !l.watched {
 		return
 	}
-	now := l.clock.coarse()
+	now := l.clock.Coarse()
 	k.mu.Lock()
 	lease.call = o.ctx
-	lost := k.acq.lost
+	lost := k.lost()
 	k.mu.Unlock()
 	if lost != nil {
 		l.lost(lease, o.ctx, now, lost)
@@ -249,8 +250,8 @@ func (o *observed) announce(lease *Lease) {
 }
 
 // renewed reports a request that renewed claims.
-func (l *Locker) renewed(batch []renewal, answers []driver.Renewal, sent, answered moment) {
-	e := RenewalEvent{Store: l.traits.Store, Claims: len(batch), Took: answered.sub(sent)}
+func (l *Locker) renewed(batch []renewal, answers []driver.Renewal, sent, answered acquire.Moment) {
+	e := RenewalEvent{Store: l.traits.Store, Claims: len(batch), Took: answered.Sub(sent)}
 	leases := 0
 	for i, r := range batch {
 		if answers[i].State == driver.Unknown {
@@ -259,8 +260,8 @@ func (l *Locker) renewed(batch []renewal, answers []driver.Renewal, sent, answer
 				e.Err = answers[i].Err
 			}
 		}
-		if r.deadline != 0 {
-			if slack := r.deadline.sub(answered); leases == 0 || slack < e.Slack {
+		if r.Deadline != 0 {
+			if slack := r.Deadline.Sub(answered); leases == 0 || slack < e.Slack {
 				e.Slack = slack
 			}
 			leases++

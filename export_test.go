@@ -1,5 +1,7 @@
 package baton
 
+import "github.com/batonhq/baton/internal/acquire"
+
 // Leftovers counts what an idle Locker must not have: local queues, and
 // acquisitions that the renewer knows.
 func (l *Locker) Leftovers() (queues, acquisitions int) {
@@ -27,6 +29,6 @@ func LoseUntold(l *Lease) (tell func()) {
 	k := l.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	after := k.apply(k.acq.lose(Expired))
+	after := k.apply(k.acq.Lose(acquire.Expired))
 	return after.perform
 }

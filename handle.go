@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/acquire"
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
@@ -57,13 +58,13 @@ func (l *Lease) Detach() (handle string, err error) {
 		k.mu.Unlock()
 		return "", err
 	}
-	if l.outer != nil || !k.acq.detachable() {
+	if l.outer != nil || !k.acq.Detachable() {
 		k.mu.Unlock()
 		return "", fail("detach", l.Key(), ErrCountedOn)
 	}
 	h := handleOf(&k.acq).encode()
-	k.commit(k.acq.lose(Detached))
-	k.locker.released(l, k.locker.clock.coarse(), false, k.lostError())
+	k.commit(k.acq.Lose(acquire.Detached))
+	k.locker.released(l, k.locker.clock.Coarse(), false, k.lostError())
 	return h, nil
 }
 
@@ -93,20 +94,20 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	if moves {
 		c.ID, c.Owner, c.Ticket, ttlCap = driver.NewID(), l.cfg.Owner, 0, 0
 	}
-	k := l.keep(c, l.terms, ttlCap, nil)
-	unsure, err := l.insist(ctx, l.terms, func(call context.Context, sent moment) error {
-		g, err := l.moveOrRenew(call, h.claim(), c.ID, c.Owner, l.terms.storeTTL())
+	k := l.keep(c, l.terms, 0, ttlCap, nil)
+	unsure, err := l.insist(ctx, l.terms, func(call context.Context, sent acquire.Moment) error {
+		g, err := l.moveOrRenew(call, h.claim(), c.ID, c.Owner, l.terms.StoreTTL())
 		if err == nil {
 			k.mu.Lock()
-			k.commit(k.acq.attached(l.clock.coarse(), sent, g, h.Token))
+			k.commit(k.acq.Attached(l.clock.Coarse(), sent, g, h.Token))
 		}
 		return err
 	})
 	if err != nil {
 		k.mu.Lock()
-		e := k.acq.attachFailed(moves && unsure)
-		k.commit(e &^ releaseClaim)
-		if e&releaseClaim != 0 {
+		e := k.acq.AttachFailed(moves && unsure)
+		k.commit(e &^ acquire.ReleaseClaim)
+		if e&acquire.ReleaseClaim != 0 {
 			l.forget(c, l.terms)
 		}
 		err = h.failed(ctx, "attach", err)
@@ -135,12 +136,12 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	}
 	// A process that attaches it relies on its TTL, and this request may arrive
 	// later.
-	ttl := max(l.terms.storeTTL(), h.shortest())
-	_, err = l.insist(ctx, l.terms, func(call context.Context, sent moment) error {
+	ttl := max(l.terms.StoreTTL(), h.shortest())
+	_, err = l.insist(ctx, l.terms, func(call context.Context, sent acquire.Moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
 		if err == nil {
-			end := sent.add(l.terms.trustFor(g.TTL))
-			until = time.Now().Add(end.sub(l.clock.now()))
+			end := sent.Add(l.terms.TrustFor(g.TTL))
+			until = time.Now().Add(end.Sub(l.clock.Now()))
 		}
 		return err
 	})
@@ -152,19 +153,19 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 
 // insist asks the store until it answers, or for as long as Lock with the terms would.
 // unsure says that a request without an answer may have taken effect.
-func (l *Locker) insist(ctx context.Context, t *terms, ask func(ctx context.Context, sent moment) error) (unsure bool, err error) {
-	began := l.clock.coarse()
+func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx context.Context, sent acquire.Moment) error) (unsure bool, err error) {
+	began := l.clock.Coarse()
 	for try := 1; ; try++ {
-		sent := l.clock.coarse()
-		call := l.acquiring.within(ctx, l.clock.at(sent), t.acquiring())
+		sent := l.clock.Coarse()
+		call := l.acquiring.within(ctx, l.clock.At(sent), t.Acquiring())
 		err := ask(call, sent)
 		call.release()
 		if err == nil {
 			return false, nil
 		}
-		unsure = unsure || unknown(err)
-		past := l.clock.coarse().sub(began)
-		if final(err) || past > t.patience() && try >= minTries || sleep(ctx, t.pause(past)) != nil {
+		unsure = unsure || acquire.Unknown(err)
+		past := l.clock.Coarse().Sub(began)
+		if acquire.Final(err) || past > t.Patience() && try >= acquire.MinTries || sleep(ctx, t.Pause(past)) != nil {
 			return unsure, err
 		}
 	}
@@ -212,9 +213,9 @@ func (h handle) failed(ctx context.Context, verb string, err error) error {
 }
 
 // handleOf makes the handle of an acquisition that is held.
-func handleOf(a *acquisition) handle {
-	c := a.claim
-	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.leaseToken(), a.capped(a.terms.storeTTL()).Milliseconds()}
+func handleOf(a *acquire.Machine) handle {
+	c := a.Claim()
+	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.LeaseToken(), a.Capped(a.Terms().StoreTTL()).Milliseconds()}
 }
 
 // ClaimHandle makes the handle of a lock that a program took from a store by itself,
@@ -239,7 +240,7 @@ func (l *Locker) readHandle(text string) (h handle, err error) {
 	if h, err = parseHandle(text); err != nil {
 		return h, err
 	}
-	if check.Request(driver.Request{Claim: h.claim(), TTL: l.terms.storeTTL()}, l.traits) != nil {
+	if check.Request(driver.Request{Claim: h.claim(), TTL: l.terms.StoreTTL()}, l.traits) != nil {
 		return h, fmt.Errorf("baton: attach: %w of a lock in store %s", ErrHandle, l.traits.Store)
 	}
 	return h, nil

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // A keeper is the shell of an acquisition: its mutex, the goroutine that waits for
@@ -19,15 +20,17 @@ type keeper struct {
 	locker *Locker
 
 	mu        sync.Mutex
-	acq       acquisition
-	timer     timer        // the renewer's
-	armed     moment       // when the timer fires; zero: never
-	waiter    chan outcome // cap 1; nil before there is a waiter
-	lease     *Lease       // the last one issued, until its last Unlock
-	queue     *waitQueue   // the local queue whose front waits for it or holds it, if any
+	acq       acquire.Machine
+	timer     timer          // the renewer's
+	armed     acquire.Moment // when the timer fires; zero: never
+	waiter    chan outcome   // cap 1; nil before there is a waiter
+	lease     *Lease         // the last one issued, until its last Unlock
+	queue     *waitQueue     // the local queue whose front waits for it or holds it, if any
 	stopWatch func()
 	underWay  int           // requests to the store that may set the end of the claim
 	quiet     chan struct{} // closed when none is; nil: nobody waits for that
+	toldOf    *acquire.Loss // of the machine
+	told      *LostError    // the same for the user
 	first     Lease         // memory for the first lease
 }
 
@@ -41,20 +44,18 @@ type outcome struct {
 // nil: then no local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
-	k := l.keep(c, a.terms, 0, q)
-	k.acq.most = a.maxWaiting // no hint reads it
-	return k
+	return l.keep(c, a.terms, a.maxWaiting, 0, q)
 }
 
-func (l *Locker) keep(c driver.Claim, t *terms, ttlCap time.Duration, q *waitQueue) *keeper {
-	k := &keeper{locker: l, queue: q}
-	k.acq.terms, k.acq.claim, k.acq.ttlCap = t, c, ttlCap
-	k.timer.owner = k
+func (l *Locker) keep(c driver.Claim, t *acquire.Terms, maxWaiting int, ttlCap time.Duration, q *waitQueue) *keeper {
+	var outage acquire.Outage
 	if q != nil {
 		if known := q.outage.Load(); known != nil {
-			k.acq.outage = *known
+			outage = *known
 		}
 	}
+	k := &keeper{locker: l, queue: q, acq: acquire.New(t, c, maxWaiting, ttlCap, outage)}
+	k.timer.owner = k
 	k.watch()
 	return k
 }
@@ -63,13 +64,13 @@ func (l *Locker) keep(c driver.Claim, t *terms, ttlCap time.Duration, q *waitQue
 // can run at the same time, and it does not read stopWatch.
 func (k *keeper) watch() {
 	if w := k.locker.watcher; w != nil {
-		k.stopWatch = w.Watch(k.acq.claim, k.hint)
+		k.stopWatch = w.Watch(k.acq.Claim(), k.hint)
 	}
 }
 
 // commit performs the effects of an event and unlocks mu, which the caller locked
 // for the event.
-func (k *keeper) commit(e effects) {
+func (k *keeper) commit(e acquire.Effects) {
 	if e == 0 {
 		k.setTimer()
 		k.mu.Unlock()
@@ -81,17 +82,17 @@ func (k *keeper) commit(e effects) {
 }
 
 func (k *keeper) setTimer() {
-	if k.armed != k.acq.wake {
-		k.armed = k.acq.wake
-		k.locker.renewer.set(&k.timer, k.armed)
+	if wake := k.acq.Wake(); k.armed != wake {
+		k.armed = wake
+		k.locker.renewer.set(&k.timer, wake)
 	}
 }
 
 // aftermath holds the effects that are performed without the mutex.
 type aftermath struct {
-	do     effects
+	do     acquire.Effects
 	locker *Locker
-	terms  *terms
+	terms  *acquire.Terms
 	lost   *LostError
 	lease  *Lease          // that was lost
 	call   context.Context // of its Acquired event; nil if there was none
@@ -103,31 +104,31 @@ type aftermath struct {
 }
 
 // apply performs the effects that need the mutex.
-func (k *keeper) apply(e effects) aftermath {
+func (k *keeper) apply(e acquire.Effects) aftermath {
 	k.setTimer()
-	after := aftermath{do: e, locker: k.locker, terms: k.acq.terms, lost: k.acq.lost}
+	after := aftermath{do: e, locker: k.locker, terms: k.acq.Terms(), lost: k.lost()}
 	switch {
-	case e&grantWaiter != 0:
+	case e&acquire.GrantWaiter != 0:
 		k.settle(outcome{granted: true})
-	case e&failWaiter != 0:
-		k.settle(outcome{err: k.acq.lastErr})
-	case e&startAgain != 0:
+	case e&acquire.FailWaiter != 0:
+		k.settle(outcome{err: k.acq.LastErr()})
+	case e&acquire.StartAgain != 0:
 		k.settle(outcome{})
 	}
-	if e&noteOutage != 0 {
-		k.queue.note(k.acq.outage)
+	if e&acquire.NoteOutage != 0 {
+		k.queue.note(k.acq.Outage())
 		after.behind = k.queue
 	}
-	if e&endLease != 0 {
+	if e&acquire.EndLease != 0 {
 		after.open = k.lease.close()
 	}
-	if e&reportLoss != 0 {
+	if e&acquire.ReportLoss != 0 {
 		after.lease, after.call = k.lease, k.lease.call
 	}
-	if e&leaveQueue != 0 {
+	if e&acquire.LeaveQueue != 0 {
 		after.queue, k.queue = k.queue, nil
 	}
-	if e&stopWatching != 0 {
+	if e&acquire.StopWatching != 0 {
 		after.stop, k.stopWatch = k.stopWatch, nil
 	}
 	after.claims = k.toForget(e)
@@ -144,8 +145,8 @@ func (a *aftermath) perform() {
 	for _, c := range a.claims {
 		a.locker.abandon(c, a.terms)
 	}
-	if a.do&reportLoss != 0 {
-		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.coarse(), a.lost) // the user's code must not delay other losses
+	if a.do&acquire.ReportLoss != 0 {
+		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.Coarse(), a.lost) // the user's code must not delay other losses
 	}
 }
 
@@ -158,12 +159,12 @@ func (k *keeper) settle(o outcome) {
 
 // toForget returns the claims that the store is to forget, and clears those that
 // were pending.
-func (k *keeper) toForget(e effects) (claims []driver.Claim) {
-	if e&releasePending != 0 {
-		claims, k.acq.pending = k.acq.pending, nil
+func (k *keeper) toForget(e acquire.Effects) (claims []driver.Claim) {
+	if e&acquire.ReleasePending != 0 {
+		claims = k.acq.TakePending()
 	}
-	if e&releaseClaim != 0 {
-		claims = append(claims, k.acq.claim)
+	if e&acquire.ReleaseClaim != 0 {
+		claims = append(claims, k.acq.Claim())
 	}
 	return claims
 }
@@ -171,74 +172,77 @@ func (k *keeper) toForget(e effects) (claims []driver.Claim) {
 // The events. Unlock, Downgrade, Rename and Detach have theirs.
 
 // request begins an attempt.
-func (k *keeper) request(sent moment, wait bool) driver.Request {
-	slow := k.locker.latency.last()
+func (k *keeper) request(sent acquire.Moment, wait bool) driver.Request {
+	slow := k.locker.latency.Last()
 	k.mu.Lock()
-	r := k.acq.request(sent, wait, slow)
+	r := k.acq.Request(sent, wait, slow)
 	k.commit(0)
 	return r
 }
 
 // answered takes the store's answer to a request. It reports whether a lease can be
 // issued; otherwise the caller waits.
-func (k *keeper) answered(sent moment, g driver.Grant) (granted bool) {
+func (k *keeper) answered(sent acquire.Moment, g driver.Grant) (granted bool) {
 	l := k.locker
-	now := l.clock.coarse()
-	l.latency.saw(now.sub(sent))
-	slow := l.latency.last()
+	now := l.clock.Coarse()
+	l.latency.Saw(now.Sub(sent))
+	slow := l.latency.Last()
 	k.mu.Lock()
-	e := k.acq.answered(now, sent, g, slow)
-	granted = e&grantWaiter != 0
+	e := k.acq.Answered(now, sent, g, slow)
+	granted = e&acquire.GrantWaiter != 0
 	if !granted {
 		k.waiter = make(chan outcome, 1)
 	}
-	k.commit(e &^ grantWaiter) // the caller itself is the waiter
+	k.commit(e &^ acquire.GrantWaiter) // the caller itself is the waiter
 	return granted
 }
 
 // requestFailed takes the store's error. The caller performs what follows: restart,
 // retryRequest after a pause, or nothing more.
-func (k *keeper) requestFailed(sent moment, err error, patient bool) effects {
-	now := k.locker.clock.coarse()
+func (k *keeper) requestFailed(sent acquire.Moment, err error, patient bool) acquire.Effects {
+	now := k.locker.clock.Coarse()
 	k.mu.Lock()
-	e := k.acq.requestFailed(now, sent, err, patient)
+	e := k.acq.RequestFailed(now, sent, err, patient)
 	k.commit(e)
 	return e
 }
 
 func (k *keeper) restart() {
 	k.mu.Lock()
-	k.acq.restart(driver.NewID())
+	k.acq.Restart(driver.NewID())
 	k.commit(0)
 	k.watch()
 }
 
 // hint is called by the store, from any goroutine.
 func (k *keeper) hint(h driver.Hint) {
-	now, slow := k.locker.clock.coarse(), k.locker.latency.last()
+	now, slow := k.locker.clock.Coarse(), k.locker.latency.Last()
 	k.mu.Lock()
-	k.commit(k.acq.hint(now, h, slow))
+	k.commit(k.acq.Hint(now, h, slow))
 }
 
 // due is called by the renewer. ok says that the question is to be sent.
-func (k *keeper) due(now moment) (r renewal, ok bool) {
+func (k *keeper) due(now acquire.Moment) (r renewal, ok bool) {
 	k.mu.Lock()
 	k.armed = 0 // the timer has run out
-	q, e := k.acq.due(now)
-	if e&askStore != 0 {
+	q, e := k.acq.Due(now)
+	if e&acquire.AskStore != 0 {
 		k.underWay++
 	}
 	k.commit(e)
-	return renewal{k, q}, e&askStore != 0
+	return renewal{k, q}, e&acquire.AskStore != 0
 }
 
 // renewed takes the store's answer to a question. It does not count if the ID or the
 // kind of the lock has changed since.
-func (k *keeper) renewed(sent moment, q question, r driver.Renewal) (counts bool) {
+func (k *keeper) renewed(sent acquire.Moment, q acquire.Question, r driver.Renewal) (counts bool) {
 	l := k.locker
+	if r.State == driver.Unknown {
+		r.Err = blame(context.Background(), r.Err)
+	}
 	k.mu.Lock()
-	counts = k.acq.round == q.round
-	e := k.acq.renewed(l.clock.now(), sent, q, r, l.latency.last())
+	counts = k.acq.Counts(q)
+	e := k.acq.Renewed(l.clock.Now(), sent, q, r, l.latency.Last())
 	k.answer()
 	k.commit(e)
 	return counts
@@ -270,16 +274,16 @@ func (k *keeper) awaitAnswers(d time.Duration) driver.Claim {
 		t.Stop()
 		k.mu.Lock()
 	}
-	return k.acq.claim
+	return k.acq.Claim()
 }
 
 // issue makes a lease for the one goroutine that was granted it. q is the local
 // queue whose front it stays, if any. The result is nil if the grant has been lost.
 func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
-	now := k.locker.clock.coarse()
+	now := k.locker.clock.Coarse()
 	k.mu.Lock()
-	e := k.acq.issue(now, part)
-	if !k.acq.leased {
+	e := k.acq.Issue(now, part)
+	if !k.acq.Leased() {
 		k.commit(e)
 		return nil
 	}
@@ -289,7 +293,7 @@ func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 	} else if q != nil {
 		q.holder.Store(k)
 	}
-	*t = Lease{keeper: k, since: now, token: k.acq.leaseToken()}
+	*t = Lease{keeper: k, since: now, token: k.acq.LeaseToken()}
 	if k.locker.watched {
 		t.call = call
 	}
@@ -302,14 +306,13 @@ func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 func (k *keeper) fitToHandOver() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.fitToHandOver(k.locker.clock.coarse())
+	return k.acq.FitToHandOver(k.locker.clock.Coarse())
 }
 
 // suits reports whether a caller asks for what the keeper was made for. The mutex is
 // locked.
 func (k *keeper) suits(c *caller) bool {
-	a := &k.acq
-	return c.ask.weight == a.claim.Weight && c.ask.capacity == a.claim.Capacity && c.ask.terms.same(a.terms) && k.locker.ownerOf(&c.ask) == a.claim.Owner
+	return k.acq.Suits(k.locker.ownerOf(&c.ask), c.ask.weight, c.ask.capacity, c.ask.terms)
 }
 
 // unissued reports whether no lease was issued of the present grant, if there is one: who
@@ -318,71 +321,83 @@ func (k *keeper) suits(c *caller) bool {
 func (k *keeper) unissued() (unissued, requests bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.issued == 0, k.acq.phase == requesting
+	return k.acq.Unissued()
 }
 
 // isHeld reports whether the lock is held.
 func (k *keeper) isHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.phase == held
+	return k.acq.IsHeld()
 }
 
 // quit ends an acquisition that is neither waited for nor held any more. It returns
 // the claim that the store is to forget, if there is one, and until when the store is to
 // keep it, because of a MinHold.
-func (k *keeper) quit() (c driver.Claim, keep moment, known bool) {
+func (k *keeper) quit() (c driver.Claim, keep acquire.Moment, known bool) {
 	k.mu.Lock()
-	e := k.acq.quit()
-	c, keep = k.acq.claim, k.acq.keepUntil
-	k.commit(e &^ releaseClaim)
-	return c, keep, e&releaseClaim != 0
+	e := k.acq.Quit()
+	c, keep = k.acq.Claim(), k.acq.KeepUntil()
+	k.commit(e &^ acquire.ReleaseClaim)
+	return c, keep, e&acquire.ReleaseClaim != 0
 }
 
 // lostError says why the acquisition ended without an unlock.
 func (k *keeper) lostError() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.acq.lost == nil {
+	if lost := k.lost(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// lost is the machine's loss for the user, or nil: one error for each. The mutex is locked.
+func (k *keeper) lost() *LostError {
+	l := k.acq.Lost()
+	if l == nil {
 		return nil
 	}
-	return k.acq.lost
+	if k.toldOf != l {
+		k.toldOf, k.told = l, &LostError{Key: k.key(), Token: l.Token, Cause: Cause(l.Cause), Err: l.Err}
+	}
+	return k.told
 }
 
 // saidLast is what the store said last: err, unless the caller's own context is all that
 // err tells of.
 func (k *keeper) saidLast(err error) error {
-	if !isContext(err) {
+	if !acquire.IsContext(err) {
 		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.outage.err
+	return k.acq.Outage().Err
 }
 
 // pause is how long to wait before the next request to the store.
 func (k *keeper) pause() time.Duration {
-	now := k.locker.clock.coarse()
+	now := k.locker.clock.Coarse()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.terms.pause(now.sub(k.acq.outage.since))
+	return k.acq.Terms().Pause(now.Sub(k.acq.Outage().Since))
 }
 
 // key is the name of the lock. It is set before another goroutine knows the keeper, and
 // never changes.
-func (k *keeper) key() string { return k.acq.claim.Key }
+func (k *keeper) key() string { return k.acq.Key() }
 
 // heldError describes the holder that is the front of q, for an error. It is nil if
 // that holder no longer holds the lock, or no longer is the front of q.
 func (k *keeper) heldError(q *waitQueue) *HeldError {
-	now := k.locker.clock.coarse()
+	now := k.locker.clock.Coarse()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if !k.acq.leased || k.queue != q {
+	if !k.acq.Leased() || k.queue != q {
 		return nil
 	}
 	return &HeldError{
-		Key: q.key, Owner: k.acq.claim.Owner, Waiting: int(q.waiting.Load()),
-		Age: now.sub(k.lease.since), Remaining: k.acq.deadline.sub(now), Local: true,
+		Key: q.key, Owner: k.acq.Claim().Owner, Waiting: int(q.waiting.Load()),
+		Age: now.Sub(k.lease.since), Remaining: k.acq.Deadline().Sub(now), Local: true,
 	}
 }

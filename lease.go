@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
@@ -15,7 +16,7 @@ import (
 type Lease struct {
 	keeper *keeper
 	token  int64
-	since  moment
+	since  acquire.Moment
 	outer  *Lease          // of a nested lease: the lease that it is nested in
 	call   context.Context // that an Acquired event had or will have, if Events are to learn of the end
 
@@ -43,11 +44,11 @@ func (l *Lease) Token() int64 { return l.token }
 // that was stopped learns of the loss from its first call.
 func (l *Lease) Err() error {
 	k := l.keeper
-	now := k.locker.clock.now()
+	now := k.locker.clock.Now()
 	k.mu.Lock()
-	var e effects
+	var e acquire.Effects
 	if k.lease == l.root() {
-		e = k.acq.look(now)
+		e = k.acq.Look(now)
 	}
 	err := l.ended()
 	k.commit(e)
@@ -63,8 +64,8 @@ func (l *Lease) Deadline() time.Time {
 	if l.ended() != nil {
 		return time.Now()
 	}
-	end, _ := k.acq.believedUntil()
-	return time.Now().Add(end.sub(k.locker.clock.now()))
+	end, _ := k.acq.ValidUntil()
+	return time.Now().Add(end.Sub(k.locker.clock.Now()))
 }
 
 // Done is closed when the lease ends: lost, detached, or unlocked. A lease and the
@@ -151,12 +152,12 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	if err := ctx.Err(); err != nil {
 		return until, fail("extend", l.Key(), err)
 	}
-	_, err = lk.insist(ctx, k.acq.terms, func(call context.Context, sent moment) error {
+	_, err = lk.insist(ctx, k.acq.Terms(), func(call context.Context, sent acquire.Moment) error {
 		if err := l.Err(); err != nil {
 			return err
 		}
 		k.mu.Lock()
-		q, ok := k.acq.extend()
+		q, ok := k.acq.Extend()
 		if ok {
 			k.underWay++
 		}
@@ -164,7 +165,7 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 		if !ok {
 			return fmt.Errorf("%w: a downgrade is under way", ErrUnavailable)
 		}
-		r := lk.store.Renew(call, []driver.Claim{q.claim}, k.acq.terms.storeTTL())[0]
+		r := lk.store.Renew(call, []driver.Claim{q.Claim}, k.acq.Terms().StoreTTL())[0]
 		switch counts := k.renewed(sent, q, r); {
 		case r.State == driver.Unknown:
 			return r.Err
@@ -193,9 +194,9 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 		return driver.Claim{}, err
 	}
 	if pin {
-		k.acq.pin()
+		k.acq.Pin()
 	}
-	return k.acq.claim, nil
+	return k.acq.Claim(), nil
 }
 
 // Unlock releases the lock, or hands it over to the next goroutine of this process.
@@ -210,18 +211,18 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 func (l *Lease) Unlock() error {
 	k := l.keeper
 	lk := k.locker
-	now := lk.clock.coarse()
+	now := lk.clock.Coarse()
 	k.mu.Lock()
 	if l.unlocked {
 		defer k.mu.Unlock()
 		return l.failed
 	}
 	l.unlocked = true
-	e := k.acq.unlock(now)
+	e := k.acq.Unlock(now)
 	switch {
-	case k.acq.lost != nil:
+	case k.acq.Lost() != nil:
 		return l.unlockLost(e)
-	case e&endLease == 0: // nested leases count on it
+	case e&acquire.EndLease == 0: // nested leases count on it
 		k.mu.Unlock()
 		return nil
 	}
@@ -230,7 +231,7 @@ func (l *Lease) Unlock() error {
 	k.mu.Unlock()
 	open.end(nil)
 
-	local := e&mayHandOver != 0 && q.handOver(k)
+	local := e&acquire.MayHandOver != 0 && q.handOver(k)
 	var err error
 	if !local {
 		err = l.giveBack(now)
@@ -247,34 +248,34 @@ func (l *Lease) Unlock() error {
 
 // unlockLost finishes an Unlock, with its effects, of a lease that was already
 // lost. The keeper's mutex is locked.
-func (l *Lease) unlockLost(e effects) error {
+func (l *Lease) unlockLost(e acquire.Effects) error {
 	k := l.keeper
-	l.failed = k.acq.lost
+	l.failed = k.lost()
 	left := k.toForget(e)
-	k.commit(e &^ (releaseClaim | releasePending))
+	k.commit(e &^ (acquire.ReleaseClaim | acquire.ReleasePending))
 	for _, c := range left {
-		k.locker.forget(c, k.acq.terms)
+		k.locker.forget(c, k.acq.Terms())
 	}
 	return l.failed
 }
 
 // giveBack releases the lock in the store, or leaves it taken until the end of its
 // MinHold.
-func (l *Lease) giveBack(now moment) error {
+func (l *Lease) giveBack(now acquire.Moment) error {
 	k := l.keeper
-	lk, t := k.locker, k.acq.terms
+	lk, t := k.locker, k.acq.Terms()
 	c, keep, known := k.quit()
 	if !known {
 		return k.lostError()
 	}
-	within, patience := t.storeTTL(), min(max(t.ttl, time.Second), 5*time.Second)
-	var leave func(began moment, d time.Duration) error // until the end of a MinHold
+	within, patience := t.StoreTTL(), min(max(t.TTL, time.Second), 5*time.Second)
+	var leave func(began acquire.Moment, d time.Duration) error // until the end of a MinHold
 	var err error
 	if keep > now {
 		if !lk.moves() { // requests under way would set the end that the holder has asked for
-			c = k.awaitAnswers(t.releasing())
+			c = k.awaitAnswers(t.Releasing())
 		}
-		within = max(within, keep.sub(now))
+		within = max(within, keep.Sub(now))
 		leave = lk.leaving(c, t, keep)
 		err = leave(now, patience)
 	} else {
@@ -285,7 +286,7 @@ func (l *Lease) giveBack(now moment) error {
 		return nil
 	case errors.Is(err, driver.ErrLost):
 		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
-	case final(err):
+	case acquire.Final(err):
 	case leave != nil:
 		lk.later(c.Key, t, leave)
 	default:
@@ -296,11 +297,11 @@ func (l *Lease) giveBack(now moment) error {
 
 // limitFrom starts the time of MaxHold. For a nested lease it started with the
 // outer one.
-func (l *Lease) limitFrom(now moment) {
+func (l *Lease) limitFrom(now acquire.Moment) {
 	k := l.keeper
 	k.mu.Lock()
-	if k.lease == l && k.acq.leased {
-		k.acq.startLimit(now)
+	if k.lease == l && k.acq.Leased() {
+		k.acq.StartLimit(now)
 	}
 	k.commit(0)
 }
@@ -322,8 +323,8 @@ func (l *Lease) root() *Lease {
 // ended says why the lease is not valid, as far as that was noticed.
 func (l *Lease) ended() error {
 	switch k := l.keeper; {
-	case k.lease == l.root() && k.acq.lost != nil:
-		return k.acq.lost
+	case k.lease == l.root() && k.acq.Lost() != nil:
+		return k.lost()
 	case l.unlocked:
 		return &LostError{Key: l.Key(), Token: l.token, Cause: Released}
 	}
@@ -331,7 +332,7 @@ func (l *Lease) ended() error {
 }
 
 // over reports whether a root lease has ended, and so all that are nested in it.
-func (t *Lease) over() bool { return t.keeper.lease != t || t.keeper.acq.lost != nil }
+func (t *Lease) over() bool { return t.keeper.lease != t || t.keeper.acq.Lost() != nil }
 
 // close closes the done channel of a root lease and returns its contexts, which the
 // caller ends after unlocking the mutex.

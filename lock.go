@@ -7,6 +7,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // The steps of a Lock call, in order: check, enclosing, enter, obtain, await,
@@ -102,17 +103,17 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, wait bool, o *observed) (passed bool, err error) {
 	for ; ; requests = true {
 		if requests {
-			sent := l.clock.coarse()
+			sent := l.clock.Coarse()
 			g, err := l.request(ctx, k, sent, wait)
 			if err != nil {
 				next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
 				switch {
-				case next&startAgain != 0:
+				case next&acquire.StartAgain != 0:
 					k.restart()
 					continue
-				case next&retryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
+				case next&acquire.RetryRequest != 0 && wait && sleep(ctx, k.pause()) == nil:
 					continue
-				case ctx.Err() != nil && !final(err) && q.passOn(k):
+				case ctx.Err() != nil && !acquire.Final(err) && q.passOn(k):
 					passed = true
 				default:
 					l.giveUp(k)
@@ -141,8 +142,8 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, 
 }
 
 // request makes one attempt.
-func (l *Locker) request(ctx context.Context, k *keeper, sent moment, wait bool) (driver.Grant, error) {
-	call := l.acquiring.within(ctx, l.clock.at(sent), k.acq.terms.acquiring())
+func (l *Locker) request(ctx context.Context, k *keeper, sent acquire.Moment, wait bool) (driver.Grant, error) {
+	call := l.acquiring.within(ctx, l.clock.At(sent), k.acq.Terms().Acquiring())
 	defer call.release()
 	return l.store.Acquire(call, k.request(sent, wait))
 }

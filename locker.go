@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/acquire"
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
@@ -30,11 +31,11 @@ type Locker struct {
 	marginFollows bool // from the TTL: Config.Margin was not set
 	watched       bool // by Events that learn of the ends of leases
 
-	terms   *terms                // of calls without TTL and MinHold
-	other   atomic.Pointer[terms] // of the last call with one of them
-	clock   clock
+	terms   *acquire.Terms                // of calls without TTL and MinHold
+	other   atomic.Pointer[acquire.Terms] // of the last call with one of them
+	clock   acquire.Clock
 	renewer renewer
-	latency latency
+	latency acquire.Latency
 	queues  [64]queueShard
 	callers sync.Pool
 	seed    maphash.Seed
@@ -52,7 +53,7 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	if err := cfg.complete(traits); err != nil {
 		return nil, err
 	}
-	l := &Locker{store: store, cfg: cfg, traits: traits, marginFollows: marginFollows, terms: newTerms(cfg), clock: newClock(), seed: maphash.MakeSeed()}
+	l := &Locker{store: store, cfg: cfg, traits: traits, marginFollows: marginFollows, terms: newTerms(cfg), clock: acquire.NewClock(), seed: maphash.MakeSeed()}
 	l.watcher, _ = driver.As[driver.Watcher](store)
 	l.many, _ = driver.As[driver.Together](store)
 	l.watched = cfg.Events.Lost != nil || cfg.Events.Released != nil

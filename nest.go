@@ -98,7 +98,7 @@ func (t *Lease) nest(a *ask) (*Lease, error) {
 	if t.over() {
 		return nil, nil
 	}
-	if err := k.acq.nest(a); err != nil {
+	if err := k.acq.Nest(a.reentrant, a.weight, a.capacity); err != nil {
 		return nil, fail("lock", k.key(), err)
 	}
 	return &Lease{keeper: k, token: t.token, since: t.since, outer: t}, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/acquire"
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
@@ -143,11 +144,11 @@ type Option func(*ask)
 type ask struct {
 	weight, capacity int64
 	reentrant        bool
-	owner            string        // "" means Config.Owner
-	ttl, minHold     time.Duration // 0: the Locker's, none
-	terms            *terms        // set by check
-	maxWaiting       int           // 0: no bound
-	part             bool          // of LockAll: MaxHold and MinHold start later
+	owner            string         // "" means Config.Owner
+	ttl, minHold     time.Duration  // 0: the Locker's, none
+	terms            *acquire.Terms // set by check
+	maxWaiting       int            // 0: no bound
+	part             bool           // of LockAll: MaxHold and MinHold start later
 	err              error
 }
 

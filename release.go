@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // giveUpWithin is how long a cancelled Lock may take to release its position, so
@@ -17,13 +18,13 @@ const giveUpWithin = 100 * time.Millisecond
 // returns when the store has forgotten it, or after giveUpWithin.
 func (l *Locker) giveUp(k *keeper) {
 	if c, _, known := k.quit(); known {
-		l.forget(c, k.acq.terms)
+		l.forget(c, k.acq.Terms())
 	}
 }
 
 // forget makes the store forget a claim, and returns when it has, or after
 // giveUpWithin.
-func (l *Locker) forget(c driver.Claim, t *terms) { soon(l.abandon(c, t)) }
+func (l *Locker) forget(c driver.Claim, t *acquire.Terms) { soon(l.abandon(c, t)) }
 
 // soon waits until done, or for giveUpWithin.
 func soon(done <-chan struct{}) {
@@ -38,16 +39,16 @@ func soon(done <-chan struct{}) {
 // abandon makes the store forget a claim, in the background. It ends when the store
 // says that the claim does not stand, or when that is certain because the TTL, at
 // least 1s, has passed.
-func (l *Locker) abandon(c driver.Claim, t *terms) (done <-chan struct{}) {
-	return l.later(c.Key, t, func(began moment, d time.Duration) error { return l.release(c, t, began, d) })
+func (l *Locker) abandon(c driver.Claim, t *acquire.Terms) (done <-chan struct{}) {
+	return l.later(c.Key, t, func(began acquire.Moment, d time.Duration) error { return l.release(c, t, began, d) })
 }
 
 // later ends a claim in the background, for as long as the claim may stand.
-func (l *Locker) later(key string, t *terms, end func(began moment, d time.Duration) error) (done <-chan struct{}) {
+func (l *Locker) later(key string, t *acquire.Terms, end func(began acquire.Moment, d time.Duration) error) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
 		defer close(ch)
-		if err := end(l.clock.coarse(), max(t.storeTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
+		if err := end(l.clock.Coarse(), max(t.StoreTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
 			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(key, 0), "error", err)
 		}
 	}()
@@ -56,7 +57,7 @@ func (l *Locker) later(key string, t *terms, end func(began moment, d time.Durat
 
 // release releases a claim. It asks until the store has answered, or until d has
 // passed since began.
-func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration) error {
+func (l *Locker) release(c driver.Claim, t *acquire.Terms, began acquire.Moment, d time.Duration) error {
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
 		err := l.store.Release(ctx, c)
 		if unsure && errors.Is(err, driver.ErrLost) {
@@ -67,32 +68,32 @@ func (l *Locker) release(c driver.Claim, t *terms, began moment, d time.Duration
 }
 
 // leaving is leaveTaken with an ID that it draws, for as many tries as it takes.
-func (l *Locker) leaving(c driver.Claim, t *terms, until moment) func(began moment, d time.Duration) error {
+func (l *Locker) leaving(c driver.Claim, t *acquire.Terms, until acquire.Moment) func(began acquire.Moment, d time.Duration) error {
 	next := driver.NewID()
-	return func(began moment, d time.Duration) error { return l.leaveTaken(c, next, t, until, began, d) }
+	return func(began acquire.Moment, d time.Duration) error { return l.leaveTaken(c, next, t, until, began, d) }
 }
 
 // leaveTaken makes the store keep a claim that has no holder any more until a moment,
 // at which it expires: under the ID next, drawn for that, if the store can move it, so
 // that what its holder has asked for before finds nothing. It asks until the store has
 // granted that much, or until d has passed since began.
-func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began moment, d time.Duration) error {
+func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until, began acquire.Moment, d time.Duration) error {
 	more := time.Duration(0) // the store has granted less than it was asked for
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
-		sent := l.clock.coarse()
-		ttl := max(until.sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
+		sent := l.clock.Coarse()
+		ttl := max(until.Sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
 		most := l.traits.MaxTTL
 		if most > 0 {
 			ttl = min(ttl, most)
 		}
 		g, err := l.moveOrRenew(ctx, c, next, c.Owner, ttl)
 		if err != nil {
-			if (unsure || more > 0) && errors.Is(err, driver.ErrLost) && l.clock.now() >= until {
+			if (unsure || more > 0) && errors.Is(err, driver.ErrLost) && l.clock.Now() >= until {
 				return nil // an earlier try has succeeded, and the time is over
 			}
 			return err
 		}
-		short := until.sub(sent.add(g.TTL))
+		short := until.Sub(sent.Add(g.TTL))
 		if short <= 0 || ttl == most {
 			return nil
 		}
@@ -103,21 +104,21 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *terms, until, began 
 
 // end repeats the request that ends a claim. The request is told whether an earlier
 // one may have had an effect.
-func (l *Locker) end(t *terms, began moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
-	unsure, limit := false, t.releasing()
-	for now := began; ; now = l.clock.coarse() {
-		call := l.releasing.within(context.Background(), l.clock.at(now), limit)
+func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
+	unsure, limit := false, t.Releasing()
+	for now := began; ; now = l.clock.Coarse() {
+		call := l.releasing.within(context.Background(), l.clock.At(now), limit)
 		err := request(call, unsure)
 		call.release()
 		if err == nil {
 			return nil
 		}
-		unsure = unsure || unknown(err)
-		past := l.clock.coarse().sub(began)
-		if final(err) || past+limit >= d {
+		unsure = unsure || acquire.Unknown(err)
+		past := l.clock.Coarse().Sub(began)
+		if acquire.Final(err) || past+limit >= d {
 			return blame(context.Background(), err)
 		}
-		time.Sleep(t.pauseUpTo(past, maxReleasePause))
+		time.Sleep(t.PauseUpTo(past, maxReleasePause))
 	}
 }
 

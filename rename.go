@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // Rename makes the store show owner as the holder of the lock, from now on, to people
@@ -27,7 +28,7 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 		return fail("rename", l.Key(), err)
 	}
 	owner = lk.ownerOf(&ask{owner: owner})
-	_, err := lk.insist(ctx, k.acq.terms, func(call context.Context, _ moment) error {
+	_, err := lk.insist(ctx, k.acq.Terms(), func(call context.Context, _ acquire.Moment) error {
 		c, err := l.Pin() // a request that is late must not rename another lease
 		if err != nil {
 			return err
@@ -35,7 +36,7 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 		return r.Rename(call, c, owner)
 	})
 	k.mu.Lock()
-	k.commit(k.acq.renamed(owner, err))
+	k.commit(k.acq.Renamed(owner, err))
 	if lost := l.Err(); lost != nil {
 		return lost
 	}

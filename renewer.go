@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // maxSleep bounds how late the renewer notices that the machine was suspended.
@@ -17,7 +18,7 @@ const maxSleep = time.Second
 // store, so that a request that hangs does not delay a loss; between its runs it is
 // a timer and no goroutine.
 type renewer struct {
-	clock clock
+	clock acquire.Clock
 	send  func([]renewal) // called on a goroutine of its own
 
 	mu      sync.Mutex
@@ -25,22 +26,22 @@ type renewer struct {
 	running bool
 	wakeup  *time.Timer
 	armed   bool
-	wakeAt  moment // when wakeup fires, if armed
+	wakeAt  acquire.Moment // when wakeup fires, if armed
 }
 
 // A timer is set for one owner. The renewer's mutex guards its fields, except for
 // the owner, which never changes.
 type timer struct {
 	owner interface {
-		due(now moment) (r renewal, ok bool)
+		due(now acquire.Moment) (r renewal, ok bool)
 	}
-	at    moment
+	at    acquire.Moment
 	place int // index in the heap plus 1; 0: it is not set
 }
 
 // set plans a call of t's owner at a moment and drops the earlier plan; zero means
 // no call.
-func (r *renewer) set(t *timer, at moment) {
+func (r *renewer) set(t *timer, at acquire.Moment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
@@ -58,13 +59,13 @@ func (r *renewer) set(t *timer, at moment) {
 	}
 	// A wakeup that is too early stays: it costs one look at the heap.
 	if !r.running && (!r.armed || at < r.wakeAt) {
-		r.arm(at, r.clock.coarse())
+		r.arm(at, r.clock.Coarse())
 	}
 }
 
-func (r *renewer) arm(at, now moment) {
-	pause := min(max(at.sub(now), 0), maxSleep)
-	r.armed, r.wakeAt = true, now.add(pause)
+func (r *renewer) arm(at, now acquire.Moment) {
+	pause := min(max(at.Sub(now), 0), maxSleep)
+	r.armed, r.wakeAt = true, now.Add(pause)
 	if r.wakeup == nil {
 		r.wakeup = time.AfterFunc(pause, r.run)
 	} else {
@@ -81,7 +82,7 @@ func (r *renewer) run() {
 	}
 	r.running = true
 	for {
-		now := r.clock.now()
+		now := r.clock.Now()
 		var due []*timer
 		for len(r.heap) > 0 && now >= r.heap[0].at {
 			due = append(due, heap.Pop(&r.heap).(*timer))
@@ -124,30 +125,19 @@ func (h *timerHeap) Pop() any {
 	return t
 }
 
-// A question asks the store whether a claim stands.
-type question struct {
-	claim    driver.Claim
-	phase    phase // when it was asked
-	round    int
-	deadline moment        // when the process would have stopped believing in the lease; zero for a position
-	beside   bool          // the holder asks: what is asked in the background does not depend on it
-	ttl      time.Duration // that the store is to grant
-	patience time.Duration // for the answer
-}
-
 // renewal is a question to the store, and the keeper that asks it.
 type renewal struct {
 	keeper *keeper
-	question
+	acquire.Question
 }
 
 // renew sends questions to the store, once: those with the same TTL in one batch.
 func (l *Locker) renew(batch []renewal) {
 	for len(batch) > 0 {
-		ttl := batch[0].ttl
+		ttl := batch[0].TTL
 		n := 0 // of the same TTL, which go first
 		for i := range batch {
-			if batch[i].ttl == ttl {
+			if batch[i].TTL == ttl {
 				batch[n], batch[i] = batch[i], batch[n]
 				n++
 			}
@@ -163,20 +153,20 @@ func (l *Locker) renew(batch []renewal) {
 
 func (l *Locker) renewBatch(batch []renewal, ttl time.Duration) {
 	claims := make([]driver.Claim, len(batch))
-	patience := batch[0].patience
+	patience := batch[0].Patience
 	for i, r := range batch {
-		claims[i] = r.claim
-		patience = min(patience, r.patience)
+		claims[i] = r.Claim
+		patience = min(patience, r.Patience)
 	}
-	sent := l.clock.now()
+	sent := l.clock.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	answers := l.store.Renew(ctx, claims, ttl)
 	cancel()
-	answered := l.clock.now()
-	l.latency.saw(answered.sub(sent))
+	answered := l.clock.Now()
+	l.latency.Saw(answered.Sub(sent))
 
 	for i, r := range batch {
-		r.keeper.renewed(sent, r.question, answers[i])
+		r.keeper.renewed(sent, r.Question, answers[i])
 	}
 	l.renewed(batch, answers, sent, answered)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/acquire"
 )
 
 // A waitQueue is a local queue: the goroutines of this process that want one key,
@@ -25,15 +26,15 @@ type waitQueue struct {
 
 	first, last *caller
 
-	outage atomic.Pointer[outage] // that the front has seen; nil if the store answers
+	outage atomic.Pointer[acquire.Outage] // that the front has seen; nil if the store answers
 }
 
 // caller is a goroutine behind the front.
 type caller struct {
 	ask        ask
-	came       moment       // zero unless the store did not answer the front at that moment
-	turn       chan *keeper // cap 1: a lock or a position to take over, or nil to begin as the front
-	failed     error        // if not nil, ignore turn: the store is out of reach
+	came       acquire.Moment // zero unless the store did not answer the front at that moment
+	turn       chan *keeper   // cap 1: a lock or a position to take over, or nil to begin as the front
+	failed     error          // if not nil, ignore turn: the store is out of reach
 	prev, next *caller
 	queued     bool
 }
@@ -78,7 +79,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	}
 	c.ask, c.came, c.failed = *a, 0, nil
 	if q.outage.Load() != nil {
-		c.came = l.clock.coarse()
+		c.came = l.clock.Coarse()
 	}
 	q.push(c)
 	sh.Unlock()
@@ -102,7 +103,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 		}
 	}
 	if o := q.outage.Load(); o != nil {
-		err = explain(ctx, err, o.err)
+		err = explain(ctx, err, o.Err)
 	}
 	return nil, nil, fail("lock", key, err)
 }
@@ -207,7 +208,7 @@ func (q *waitQueue) passOn(k *keeper) bool {
 		return false
 	}
 	k.mu.Lock()
-	passed := k.suits(c) && c.ask.maxWaiting == k.acq.most && len(k.waiter) == 0 && k.acq.passOn(c.came)
+	passed := k.suits(c) && c.ask.maxWaiting == k.acq.MaxWaiting() && len(k.waiter) == 0 && k.acq.PassOn(c.came)
 	k.mu.Unlock()
 	if passed {
 		q.advance(c, k)
@@ -255,17 +256,17 @@ func (q *waitQueue) leave() {
 func (q *waitQueue) advance(c *caller, k *keeper) {
 	q.remove(c)
 	if o := q.outage.Load(); o != nil {
-		seen := o.asSeenBy(c.came)
+		seen := o.AsSeenBy(c.came)
 		q.outage.CompareAndSwap(o, &seen) // it may just have ended
 	}
 	c.turn <- k
 }
 
 // note keeps what the front knows of an outage, for the next front.
-func (q *waitQueue) note(o outage) {
+func (q *waitQueue) note(o acquire.Outage) {
 	switch {
 	case q == nil:
-	case o.tries == 0:
+	case o.Tries == 0:
 		q.outage.Store(nil)
 	default:
 		q.outage.Store(&o)
@@ -278,7 +279,7 @@ func (l *Locker) failBehind(q *waitQueue) {
 	if q == nil {
 		return
 	}
-	o, now := q.outage.Load(), l.clock.coarse()
+	o, now := q.outage.Load(), l.clock.Coarse()
 	if o == nil {
 		return
 	}
@@ -287,10 +288,10 @@ func (l *Locker) failBehind(q *waitQueue) {
 	defer sh.Unlock()
 	for c := q.first; c != nil; {
 		next := c.next
-		if seen := o.asSeenBy(c.came); seen.over(now, c.ask.terms.patience()) {
+		if seen := o.AsSeenBy(c.came); seen.Over(now, c.ask.terms.Patience()) {
 			q.remove(c)
 			c.failed = fail("lock", q.key, fmt.Errorf("store %s has been out of reach for %v, also for those before in the queue of this process: %w; try again when it answers (baton doctor tells)",
-				l.traits.Store, now.sub(seen.since).Round(time.Second), seen.err))
+				l.traits.Store, now.Sub(seen.Since).Round(time.Second), seen.Err))
 			c.turn <- nil
 		}
 		c = next

@@ -1,4 +1,4 @@
-package baton
+package acquire
 
 import (
 	"container/heap"
@@ -28,7 +28,7 @@ func TestModel(t *testing.T) {
 	for seed := range uint64(seeds) {
 		w := newWorld(seed)
 		if err := w.run(); err != nil {
-			t.Fatalf("seed %d, after %v: %v", seed, w.now.sub(0), err)
+			t.Fatalf("seed %d, after %v: %v", seed, w.now.Sub(0), err)
 		}
 		leases, passed = leases+w.leases, passed+w.passed
 	}
@@ -43,7 +43,7 @@ func TestModel(t *testing.T) {
 // world is one history.
 type world struct {
 	rng       *rand.Rand
-	now       moment
+	now       Moment
 	events    happenings
 	count     int
 	tokens    lockstate.Counter
@@ -64,7 +64,7 @@ type world struct {
 
 // happening is an event at its time.
 type happening struct {
-	at    moment
+	at    Moment
 	order int
 	do    func()
 }
@@ -88,28 +88,28 @@ func (h *happenings) Pop() any {
 type process struct {
 	*world
 	name    string
-	a       *acquisition
-	slow    latency
-	still   moment // the process does not run until then
-	armed   moment // when due is called
+	a       *Machine
+	slow    Latency
+	still   Moment // the process does not run until then
+	armed   Moment // when due is called
 	waits   bool   // waits for the acquisition's outcome
 	section int    // how many sections it has still to do
 	life    int    // rises with a crash: answers to earlier requests are dropped
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{rng: rand.New(rand.NewPCG(seed, 9)), now: moment(time.Second)}
+	w := &world{rng: rand.New(rand.NewPCG(seed, 9)), now: Moment(time.Second)}
 	w.store = lockstate.New("k", &w.tokens)
 	w.delay = []time.Duration{2 * ms, 20 * ms, 150 * ms, 300 * ms}[w.n(4)]
 	w.longDelay = []time.Duration{200 * ms, 800 * ms, 4000 * ms}[w.n(3)]
 	w.lose, w.late = []int{0, 3, 20}[w.n(3)], []int{1, 10, 30}[w.n(3)]
-	t := &terms{ttl: []time.Duration{1000 * ms, 3000 * ms, 15000 * ms}[w.n(3)], jitter: func(d time.Duration) time.Duration { return w.upTo(d) }}
-	t.margin = leasemath.Margin(t.ttl)
+	t := &Terms{TTL: []time.Duration{1000 * ms, 3000 * ms, 15000 * ms}[w.n(3)], Jitter: func(d time.Duration) time.Duration { return w.upTo(d) }}
+	t.Margin = leasemath.Margin(t.TTL)
 	if w.n(5) == 0 {
-		t.lockDelay = 500 * ms
+		t.LockDelay = 500 * ms
 	}
 	if w.n(5) == 0 {
-		t.maxHold = 2000 * ms
+		t.MaxHold = 2000 * ms
 	}
 	for i := range 3 {
 		p := &process{world: w, name: fmt.Sprint("process ", i), section: 4}
@@ -124,10 +124,10 @@ func (w *world) chance(percent int) bool            { return w.n(100) < percent 
 func (w *world) upTo(d time.Duration) time.Duration { return time.Duration(w.rng.Int64N(int64(d) + 1)) }
 
 func (w *world) storeTime() time.Duration         { return 30*365*24*time.Hour + time.Duration(w.now) }
-func (w *world) after(d time.Duration, do func()) { w.when(w.now.add(d), do) }
+func (w *world) after(d time.Duration, do func()) { w.when(w.now.Add(d), do) }
 func (w *world) fail(format string, args ...any)  { w.err = fmt.Errorf(format, args...) }
 
-func (w *world) when(at moment, do func()) {
+func (w *world) when(at Moment, do func()) {
 	w.count++
 	heap.Push(&w.events, happening{max(at, w.now), w.count, do})
 }
@@ -144,7 +144,7 @@ func (w *world) way() (d time.Duration, lost bool) {
 }
 
 func (w *world) run() error {
-	stormy := moment(time.Second) + moment(20*time.Second)
+	stormy := Moment(time.Second) + Moment(20*time.Second)
 	for len(w.events) > 0 && w.err == nil {
 		h := heap.Pop(&w.events).(happening)
 		w.now = h.at
@@ -152,7 +152,7 @@ func (w *world) run() error {
 		h.do()
 		w.tell()
 		w.check()
-		if w.now > stormy.add(10*time.Minute) {
+		if w.now > stormy.Add(10*time.Minute) {
 			w.fail("somebody is not done: %d, %d, %d", w.processes[0].section, w.processes[1].section, w.processes[2].section)
 		}
 	}
@@ -179,7 +179,7 @@ func (w *world) tell() {
 						// A hint finds its process by the acquisition, which may have
 						// begun again since.
 						if p.a == a {
-							p.commit(a.hint(w.now, h, p.slow.last()))
+							p.commit(a.Hint(w.now, h, p.slow.Last()))
 						}
 					})
 				}
@@ -204,7 +204,7 @@ func (w *world) check() {
 		case a.inFlight < 0 || a.inFlight > maxInFlight:
 			w.fail("%s: %d requests are in flight", p.name, a.inFlight)
 		}
-		if end, _ := a.believedUntil(); !a.leased || w.now >= end {
+		if end, _ := a.ValidUntil(); !a.leased || w.now >= end {
 			continue
 		}
 		if believer != nil {
@@ -237,8 +237,9 @@ func (p *process) after(d time.Duration, do func()) {
 	p.world.after(d, try)
 }
 
-func (p *process) start(t *terms) {
-	p.a = &acquisition{terms: t, claim: driver.Claim{Key: "k", ID: p.newID(), Owner: p.name, Weight: driver.Whole, Capacity: driver.Whole}}
+func (p *process) start(t *Terms) {
+	a := New(t, driver.Claim{Key: "k", ID: p.newID(), Owner: p.name, Weight: driver.Whole, Capacity: driver.Whole}, 0, 0, Outage{})
+	p.a = &a
 	p.armed, p.waits = 0, false
 	p.request()
 	if p.chance(20) && !p.calm { // it gives up early
@@ -246,18 +247,18 @@ func (p *process) start(t *terms) {
 		p.after(p.upTo(5*time.Second), func() {
 			switch {
 			case p.a != a:
-			case p.chance(60) && a.passOn(p.now): // another goroutine, which came just now, waits on
+			case p.chance(60) && a.PassOn(p.now): // another goroutine, which came just now, waits on
 				p.passed++
 				p.commit(0)
 			case a.phase == queued:
-				p.commit(a.quit())
+				p.commit(a.Quit())
 				p.next()
 			}
 		})
 	}
 	switch {
 	case p.chance(15) && !p.calm:
-		p.world.after(p.upTo(5*time.Second), func() { p.still = p.now.add(p.upTo(6 * time.Second)) })
+		p.world.after(p.upTo(5*time.Second), func() { p.still = p.now.Add(p.upTo(6 * time.Second)) })
 	case p.chance(3) && !p.calm:
 		p.world.after(p.upTo(5*time.Second), func() { // a crash
 			p.life++
@@ -304,11 +305,11 @@ func (p *process) exchange(patience time.Duration, at func(), back func(answered
 
 func (p *process) request() {
 	a, sent := p.a, p.now
-	r := a.request(sent, true, p.slow.last())
+	r := a.Request(sent, true, p.slow.Last())
 	p.commit(0)
 	var g driver.Grant
 	var err error
-	p.exchange(a.terms.acquiring(), func() { g, err = p.store.Acquire(p.storeTime(), r) }, func(answered bool) {
+	p.exchange(a.terms.Acquiring(), func() { g, err = p.store.Acquire(p.storeTime(), r) }, func(answered bool) {
 		if p.a != a {
 			return
 		}
@@ -316,56 +317,56 @@ func (p *process) request() {
 			err = driver.ErrUnknown
 		}
 		if err != nil {
-			e := a.requestFailed(p.now, sent, err, true)
+			e := a.RequestFailed(p.now, sent, err, true)
 			p.waits = true
 			p.commit(e)
 			p.waits = false
 			switch {
-			case e&startAgain != 0: // commit has handled it
-			case e&retryRequest != 0:
-				p.after(a.terms.pause(p.now.sub(a.outage.since)), func() { p.request() })
+			case e&StartAgain != 0: // commit has handled it
+			case e&RetryRequest != 0:
+				p.after(a.terms.Pause(p.now.Sub(a.outage.Since)), func() { p.request() })
 			default:
-				p.commit(a.quit())
+				p.commit(a.Quit())
 				p.section++
 				p.next()
 			}
 			return
 		}
-		p.slow.saw(p.now.sub(sent))
+		p.slow.Saw(p.now.Sub(sent))
 		p.waits = true
-		p.commit(a.answered(p.now, sent, g, p.slow.last()))
+		p.commit(a.Answered(p.now, sent, g, p.slow.Last()))
 	})
 }
 
 // commit performs effects.
-func (p *process) commit(e effects) {
+func (p *process) commit(e Effects) {
 	a := p.a
 	if p.armed != a.wake {
 		p.armed = a.wake
 		p.wakeUp(a)
 	}
 	switch {
-	case e&grantWaiter != 0 && p.waits:
+	case e&GrantWaiter != 0 && p.waits:
 		p.waits = false
 		p.after(p.upTo(2*ms), func() { p.hold(a) })
-	case e&failWaiter != 0 && p.waits:
+	case e&FailWaiter != 0 && p.waits:
 		p.waits = false
-		p.commit(a.quit())
+		p.commit(a.Quit())
 		p.section++
 		p.next()
-	case e&startAgain != 0 && p.waits:
+	case e&StartAgain != 0 && p.waits:
 		p.waits = false
-		if e&releaseClaim != 0 {
+		if e&ReleaseClaim != 0 {
 			p.release(a.claim)
 		}
-		a.restart(p.newID())
+		a.Restart(p.newID())
 		p.request()
 		return
 	}
-	if e&releaseClaim != 0 {
+	if e&ReleaseClaim != 0 {
 		p.release(a.claim)
 	}
-	if e&releasePending != 0 {
+	if e&ReleasePending != 0 {
 		for _, c := range a.pending {
 			p.release(c)
 		}
@@ -374,48 +375,48 @@ func (p *process) commit(e effects) {
 }
 
 // wakeUp calls due when the acquisition wants it.
-func (p *process) wakeUp(a *acquisition) {
+func (p *process) wakeUp(a *Machine) {
 	at := p.armed
 	if at == 0 {
 		return
 	}
-	p.after(max(at.sub(p.now), 0), func() {
+	p.after(max(at.Sub(p.now), 0), func() {
 		if p.a != a || p.armed != at {
 			return
 		}
 		p.armed = 0
-		q, e := a.due(p.now)
+		q, e := a.Due(p.now)
 		p.commit(e)
-		if e&askStore == 0 {
+		if e&AskStore == 0 {
 			return
 		}
 		sent := p.now
 		var r driver.Renewal
-		p.exchange(q.patience, func() { r = p.store.Renew(p.storeTime(), q.claim, a.terms.storeTTL()) }, func(answered bool) {
+		p.exchange(q.Patience, func() { r = p.store.Renew(p.storeTime(), q.Claim, a.terms.StoreTTL()) }, func(answered bool) {
 			if !answered {
 				r = driver.Renewal{Err: driver.ErrUnknown}
 			}
-			p.slow.saw(p.now.sub(sent))
+			p.slow.Saw(p.now.Sub(sent))
 			if p.a == a {
-				p.commit(a.renewed(p.now, sent, q, r, p.slow.last()))
+				p.commit(a.Renewed(p.now, sent, q, r, p.slow.Last()))
 			}
 		})
 	})
 }
 
 // hold issues a lease, works and unlocks; and perhaps hands over.
-func (p *process) hold(a *acquisition) {
+func (p *process) hold(a *Machine) {
 	if p.a != a {
 		return
 	}
-	e := a.issue(p.now, false)
+	e := a.Issue(p.now, false)
 	p.commit(e)
 	if !a.leased {
 		p.start(a.terms)
 		return
 	}
 	p.leases++
-	if token := a.leaseToken(); token <= p.lastToken {
+	if token := a.LeaseToken(); token <= p.lastToken {
 		p.fail("%s: token %d after %d", p.name, token, p.lastToken)
 	} else {
 		p.lastToken = token
@@ -425,15 +426,15 @@ func (p *process) hold(a *acquisition) {
 		if p.a != a {
 			return
 		}
-		e := a.unlock(p.now)
+		e := a.Unlock(p.now)
 		p.commit(e)
 		switch {
 		case a.lost != nil:
-		case e&mayHandOver != 0 && p.chance(50):
+		case e&MayHandOver != 0 && p.chance(50):
 			p.after(p.upTo(20*ms), func() { p.hold(a) })
 			return
 		default:
-			p.commit(a.quit())
+			p.commit(a.Quit())
 		}
 		p.next()
 	})

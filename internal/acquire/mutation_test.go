@@ -1,4 +1,4 @@
-package baton
+package acquire
 
 import (
 	"encoding/json"
@@ -18,7 +18,7 @@ type mutation struct {
 	rule, file, from, to string
 }
 
-const machineFile, heldFile = "acquisition.go", "acquisition_held.go"
+const machineFile, heldFile = "machine.go", "held.go"
 
 var mutations = []mutation{
 	{
@@ -35,7 +35,7 @@ var mutations = []mutation{
 	},
 	{
 		"a push is trusted from the last confirmation of the position", machineFile,
-		"deadline := a.confirmed.add(g.TTL", "deadline := now.add(g.TTL",
+		"deadline := a.confirmed.Add(g.TTL", "deadline := now.Add(g.TTL",
 	},
 	{
 		"a push that cannot be renewed in time is a hint", machineFile,
@@ -51,19 +51,19 @@ var mutations = []mutation{
 	},
 	{
 		"a grant is trusted from its request", machineFile,
-		"deadline := sent.add(a.trustFor(g.TTL))\n", "deadline := now.add(a.trustFor(g.TTL))\n",
+		"deadline := sent.Add(a.trustFor(g.TTL))\n", "deadline := now.Add(a.trustFor(g.TTL))\n",
 	},
 	{
 		"a renewal is trusted from its request", machineFile,
-		"a.deadline = max(a.deadline, sent.add(a.trustFor(r.Grant.TTL)))", "a.deadline = max(a.deadline, now.add(a.trustFor(r.Grant.TTL)))",
+		"a.deadline = max(a.deadline, sent.Add(a.trustFor(r.Grant.TTL)))", "a.deadline = max(a.deadline, now.Add(a.trustFor(r.Grant.TTL)))",
 	},
 	{
 		"a grant that was long under way is confirmed first", machineFile,
-		"if deadline.sub(now) < a.trustFor(a.terms.storeTTL())/2 {", "if false {",
+		"if deadline.Sub(now) < a.trustFor(a.terms.StoreTTL())/2 {", "if false {",
 	},
 	{
 		"a confirmation that comes too late is no lease", machineFile,
-		"r.State == driver.Held && deadline.sub(now) < least", "r.State == driver.Held && deadline.sub(now) < least-time.Hour",
+		"r.State == driver.Held && deadline.Sub(now) < least", "r.State == driver.Held && deadline.Sub(now) < least-time.Hour",
 	},
 	{
 		"answers to questions of earlier rounds are void", machineFile,
@@ -79,15 +79,15 @@ var mutations = []mutation{
 	},
 	{
 		"an answer after the end revives nothing", machineFile,
-		"if end, cause := a.believedUntil(); now >= end {\n\t\treturn a.lose(cause)\n\t}\n\tswitch {", "switch {",
+		"if end, why := a.ValidUntil(); now >= end {\n\t\treturn a.Lose(why)\n\t}\n\tswitch {", "switch {",
 	},
 	{
 		"what is due at its end ends, though a request hangs", machineFile,
-		"if now >= end {\n\t\t\treturn q, a.lose(cause)\n\t\t}", "_ = cause",
+		"if now >= end {\n\t\t\treturn q, a.Lose(why)\n\t\t}", "_ = why",
 	},
 	{
 		"a question that is not answered is put again, beside it", machineFile,
-		"next = min(end, now.add(again))", "next = end",
+		"next = min(end, now.Add(again))", "next = end",
 	},
 	{
 		"a question is planned beside the one that is asked", machineFile,
@@ -99,11 +99,11 @@ var mutations = []mutation{
 	},
 	{
 		"a renewal that was not answered is tried again before the end", machineFile,
-		"a.wake = min(end, now.add(again))", "a.wake, _ = end, again",
+		"a.wake = min(end, now.Add(again))", "a.wake, _ = end, again",
 	},
 	{
 		"that a position was lost says nothing of the grant made from it", machineFile,
-		"case q.phase == held:\n\t\treturn a.lose(Gone)", "case q.phase == held, r.State == driver.Lost:\n\t\treturn a.lose(Gone)",
+		"case q.phase == held:\n\t\treturn a.Lose(Gone)", "case q.phase == held, r.State == driver.Lost:\n\t\treturn a.Lose(Gone)",
 	},
 	{
 		"a confirmation may overtake its request", machineFile,
@@ -115,7 +115,7 @@ var mutations = []mutation{
 	},
 	{
 		"a grant that nobody used in time is given back", machineFile,
-		"case !a.leased && cause == Expired:", "case false:",
+		"case !a.leased && why == Expired:", "case false:",
 	},
 	{
 		"an attempt that may have taken effect is given back", machineFile,
@@ -131,7 +131,7 @@ var mutations = []mutation{
 	},
 	{
 		"who gets a position has waited for the store only since it came", machineFile,
-		"a.outage = a.outage.asSeenBy(came)\n", "_ = came\n",
+		"a.outage = a.outage.AsSeenBy(came)\n", "_ = came\n",
 	},
 	{
 		"an attempt that the store has ended gets another ID", machineFile,
@@ -155,7 +155,7 @@ var mutations = []mutation{
 	},
 	{
 		"a rename that finds no holder ends the lease", heldFile,
-		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.lose(Gone)", "",
+		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.Lose(Gone)", "",
 	},
 	{
 		"a downgrade that ends after the unlock releases nothing that is left taken", heldFile,
@@ -167,19 +167,19 @@ var mutations = []mutation{
 	},
 	{
 		"the local queue does not keep a lock for ever", heldFile,
-		" && now.sub(a.granted) < maxLocalTime", "",
+		" && now.Sub(a.granted) < maxLocalTime", "",
 	},
 	{
 		"an answer ends an outage", machineFile,
-		"a.outage = outage{}\n\treturn noteOutage", "return noteOutage",
+		"a.outage = Outage{}\n\treturn NoteOutage", "return NoteOutage",
 	},
 	{
-		"the margin is not believed in", "terms.go",
-		"return ttl - min(t.margin, ttl/2)", "return ttl",
+		"the margin is not relied on", "terms.go",
+		"return ttl - min(t.Margin, ttl/2)", "return ttl",
 	},
 	{
-		"the LockDelay is not believed in", "terms.go",
-		"ttl -= min(max(ttl-t.ttl, 0), t.lockDelay)", "ttl += 0",
+		"the LockDelay is not relied on", "terms.go",
+		"ttl -= min(max(ttl-t.TTL, 0), t.LockDelay)", "ttl += 0",
 	},
 }
 

@@ -1,20 +1,20 @@
-package baton
+package acquire
 
 import (
 	"sync/atomic"
 	"time"
 )
 
-// latency is how long the store has lately taken to answer: the longest time of the
+// Latency is how long the store has lately taken to answer: the longest time of the
 // last requests, which shrinks with each faster request. For a store that answers
 // quickly it costs one atomic load.
-type latency struct{ lately atomic.Int64 }
+type Latency struct{ lately atomic.Int64 }
 
 // notSlow is a time so short that no plan depends on it.
 const notSlow = 50 * time.Millisecond
 
-// saw notes how long a request took, whether or not it was answered.
-func (l *latency) saw(took time.Duration) {
+// Saw notes how long a request took, whether or not it was answered.
+func (l *Latency) Saw(took time.Duration) {
 	old := time.Duration(l.lately.Load())
 	if took < notSlow && old == 0 {
 		return
@@ -25,5 +25,5 @@ func (l *latency) saw(took time.Duration) {
 	l.lately.CompareAndSwap(int64(old), int64(took)) // if that fails another request has just noted its own
 }
 
-// last is 0 for a store that is not slow.
-func (l *latency) last() time.Duration { return time.Duration(l.lately.Load()) }
+// Last is 0 for a store that is not slow.
+func (l *Latency) Last() time.Duration { return time.Duration(l.lately.Load()) }

@@ -1,0 +1,211 @@
+package acquire
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/leasemath"
+)
+
+// The events of an acquisition that is held: leases, nested locks, unlocks,
+// hand-overs, renames, downgrades, and what comes from another process.
+
+// Attached takes the store's answer to an Attach that succeeded. token is that of the
+// lease which another process detached.
+func (a *Machine) Attached(now, sent Moment, g driver.Grant, token int64) Effects {
+	e := a.hold(now, g, sent.Add(a.trustFor(g.TTL)), a.terms.renewAt(sent, a.Capped(g.TTL)))
+	a.token, a.issued = token/leasemath.TokensPerGrant, token%leasemath.TokensPerGrant
+	return e
+}
+
+// AttachFailed takes the failure of an Attach. unsure says that the store may have
+// moved the claim to this ID all the same.
+func (a *Machine) AttachFailed(unsure bool) Effects {
+	a.retry = unsure
+	return a.Quit()
+}
+
+// Issue makes a lease of the grant, for one goroutine. If Leased is false afterwards, the
+// grant was lost before. For a part of a LockAll, MaxHold and MinHold start later, with
+// StartLimit.
+func (a *Machine) Issue(now Moment, part bool) Effects {
+	if a.phase != held || now >= a.deadline {
+		return a.Lose(Expired) // nothing, if it was lost before
+	}
+	a.leased, a.refs, a.limit, a.keepUntil = true, 1, 0, 0
+	a.issued++
+	if !part {
+		a.StartLimit(now)
+	}
+	return 0
+}
+
+// LeaseToken is the token of the last issued lease.
+func (a *Machine) LeaseToken() int64 { return a.token*leasemath.TokensPerGrant + max(0, a.issued-1) }
+
+// StartLimit starts the time of MaxHold and MinHold.
+func (a *Machine) StartLimit(now Moment) {
+	if a.terms.MaxHold > 0 {
+		a.limit = now.Add(a.terms.MaxHold)
+		a.wakeBy(a.limit)
+	}
+	if a.terms.MinHold > 0 {
+		a.keepUntil = now.Add(a.terms.MinHold)
+	}
+}
+
+// Look ends the lease if its time is up.
+func (a *Machine) Look(now Moment) Effects {
+	if !a.leased {
+		return 0
+	}
+	if end, why := a.ValidUntil(); now >= end {
+		return a.Lose(why)
+	}
+	return 0
+}
+
+// Nest answers a request for the same key from within the lease.
+func (a *Machine) Nest(reentrant bool, weight, capacity int64) error {
+	switch {
+	case !reentrant:
+		return ErrNested
+	case a.phase == downgrading:
+		return errors.New("the lease that it would be nested in is being downgraded")
+	case !a.claim.Exclusive() && (weight != a.claim.Weight || capacity != a.claim.Capacity):
+		return fmt.Errorf("%w, but not what is asked for now: a lock cannot be widened while it is held", ErrNested)
+	}
+	a.refs++
+	return nil
+}
+
+// Extend returns a question of the holder whether the lock is still held. ok is false
+// if it is not held, or is being downgraded.
+func (a *Machine) Extend() (q Question, ok bool) {
+	if a.phase != held {
+		return Question{}, false
+	}
+	return Question{Claim: a.claim, phase: a.phase, round: a.round, beside: true}, true
+}
+
+// Detachable reports whether the lock is held and the lease has no nested leases.
+func (a *Machine) Detachable() bool { return a.phase == held && a.refs == 1 }
+
+// Pin prevents hand-overs: the claim gets no other lease.
+func (a *Machine) Pin() { a.pinned = true }
+
+// Renamed takes the store's answer, which may come after the lease has ended.
+func (a *Machine) Renamed(owner string, err error) Effects {
+	switch {
+	case err == nil:
+		a.claim.Owner = owner
+	case errors.Is(err, driver.ErrLost):
+		return a.Lose(Gone)
+	}
+	return 0
+}
+
+// Unlock counts one Unlock of a lease. The last one ends the lease if it was not
+// lost: the lock is then handed over or released.
+func (a *Machine) Unlock(now Moment) Effects {
+	a.refs--
+	e := a.Look(now)
+	switch {
+	case a.refs > 0:
+	case a.lost != nil:
+		e |= a.leftBehind()
+	default:
+		a.leased, a.leaving = false, now < a.keepUntil
+		e = EndLease
+		if a.FitToHandOver(now) && now >= a.keepUntil {
+			e |= MayHandOver
+		}
+	}
+	return e
+}
+
+// FitToHandOver reports whether the lock may go to another goroutine of this process.
+// Only the exclusive lock may: readers and permits leave the local queue at once. If the
+// grant is lost afterwards, Issue tells the goroutine that receives it.
+func (a *Machine) FitToHandOver(now Moment) bool {
+	return a.phase == held && !a.pinned && a.claim.Exclusive() &&
+		a.issued < maxHandOvers && now.Sub(a.granted) < maxLocalTime &&
+		a.deadline.Sub(now) > min(a.terms.TTL, driver.ClaimTTL)/4
+}
+
+// leftBehind makes the store forget what it may still have of a lost lease, unless
+// a LockDelay must pass after the loss.
+func (a *Machine) leftBehind() Effects {
+	why := a.lost.Cause
+	switch {
+	case a.terms.LockDelay > 0 && why != Overheld:
+		a.pending = nil
+	case a.pending == nil && (why == Expired || why == Overheld):
+		return ReleaseClaim
+	}
+	return ReleasePending
+}
+
+// Downgrade begins to turn the exclusive lock into a read lock. Answers to questions
+// under way, which are about the exclusive lock, will be ignored.
+func (a *Machine) Downgrade() error {
+	switch {
+	case a.phase == downgrading || a.refs > 1:
+		return ErrCountedOn
+	case !a.claim.Exclusive():
+		return errors.New("it is not the exclusive lock")
+	}
+	a.phase = downgrading
+	a.newRound()
+	return nil
+}
+
+// Downgraded takes the store's answer, which may come after the lease has ended.
+func (a *Machine) Downgraded(sent Moment, g driver.Grant) Effects {
+	a.claim.Weight, a.claim.Ticket = 1, g.Ticket
+	switch {
+	case a.leaving && a.lost == nil: // the store is to keep the claim, of either kind
+		return 0
+	case a.phase != downgrading:
+		return a.owe(a.claim)
+	}
+	a.phase = held
+	a.deadline = max(a.deadline, sent.Add(a.trustFor(g.TTL)))
+	a.wakeBy(a.terms.renewAt(sent, a.Capped(g.TTL)))
+	return LeaveQueue // callers behind may hold together with this one
+}
+
+// DowngradeFailed takes the store's error. unsure says that the downgrade may have
+// taken effect: the kind of the lock is then unknown, and the lease is lost.
+func (a *Machine) DowngradeFailed(now Moment, err error, unsure bool) (e Effects) {
+	valid := a.lost == nil && a.refs > 0
+	if a.phase == downgrading {
+		a.phase = held
+	}
+	switch {
+	case valid && errors.Is(err, driver.ErrLost):
+		return a.Lose(Gone)
+	case valid && !unsure:
+		a.wake = now
+	case valid:
+		e = a.Lose(Gone)
+		a.lost.Err = fmt.Errorf("%w: %w", driver.ErrUnknown, err)
+	}
+	if unsure && !(a.leaving && a.lost == nil) {
+		reader := a.claim
+		reader.Weight = 1
+		e |= a.owe(a.claim, reader)
+	}
+	return e
+}
+
+// owe makes the store forget claims when the holder of a lost lease unlocks it, or
+// at once if it has.
+func (a *Machine) owe(claims ...driver.Claim) Effects {
+	a.pending = append(a.pending, claims...)
+	if a.refs > 0 {
+		return 0
+	}
+	return ReleasePending
+}

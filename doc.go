@@ -101,10 +101,10 @@
 // answered for Config.TTL, at least 5s. The Locker then releases in the background
 // what the store may still have.
 //
-// In the source, lock.go has the upper half of this picture, lease.go has Unlock.
+// In the source, locker.go has the upper half of this picture, lease.go has Unlock.
 // Package internal/acquire has the acquisition, with a method for each event. keeper.go
 // performs most effects, renewer.go is the timer that asks the store, waitqueue.go
-// the local queue, release.go ends claims.
+// the local queue, lease_release.go ends claims.
 //
 // # Other packages
 //

@@ -84,49 +84,6 @@ func (l *Lease) Done() <-chan struct{} {
 	return t.done
 }
 
-// Context returns a copy of parent that ends when the lease does. If the lease was
-// lost, context.Cause returns the *LostError. The context's Err looks at the clock,
-// as Lease.Err does. A Lock call with this context knows that it is nested in the
-// lease.
-//
-// The lease keeps each context until parent or the lease ends. Contexts of parents
-// that never end, such as context.Background(), cost the lease nothing: they all
-// share one.
-func (l *Lease) Context(parent context.Context) context.Context {
-	t := l.root()
-	c := &leaseContext{lease: t}
-	c.outer, _ = parent.Value(nestKey{}).(*leaseContext)
-
-	t.keeper.mu.Lock()
-	defer t.keeper.mu.Unlock()
-	err := l.ended()
-	if err == nil && t.contexts == nil {
-		t.contexts = make(contexts)
-	}
-	if err == nil && parent.Done() == nil {
-		shared := t.contexts[nil]
-		if shared == nil {
-			shared = &leaseContext{}
-			shared.Context, shared.cancel = context.WithCancelCause(context.Background())
-			t.contexts[nil] = shared
-		}
-		c.Context, c.cancel = &endless{shared.Context, parent}, shared.cancel
-		return c
-	}
-	c.Context, c.cancel = context.WithCancelCause(parent)
-	if err != nil {
-		c.cancel(contextCause(err))
-		return c
-	}
-	t.contexts[c] = c
-	c.forget = context.AfterFunc(c.Context, func() { // a lease may outlive many contexts
-		t.keeper.mu.Lock()
-		delete(t.contexts, c)
-		t.keeper.mu.Unlock()
-	})
-	return c
-}
-
 // Claim is what the store knows the lease by. The ID in it is a secret: a program
 // that has it can end the lease. After the Unlock the next lease of this process
 // may have the same claim: see Pin. The error is a *LostError if the lease has
@@ -138,6 +95,22 @@ func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
 // now on the process does not hand the lease over to another goroutine, so that the
 // store knows no later lease by the same claim.
 func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
+
+func (l *Lease) claim(pin bool) (driver.Claim, error) {
+	if err := l.Err(); err != nil {
+		return driver.Claim{}, err
+	}
+	k := l.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if err := l.ended(); err != nil {
+		return driver.Claim{}, err
+	}
+	if pin {
+		k.acq.Pin()
+	}
+	return k.acq.Claim(), nil
+}
 
 // Extend renews the lease now and waits for the store's answer. The Locker renews
 // leases without it: it is for a holder that wants the whole TTL before a step that
@@ -183,20 +156,191 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	return l.Deadline(), nil
 }
 
-func (l *Lease) claim(pin bool) (driver.Claim, error) {
-	if err := l.Err(); err != nil {
-		return driver.Claim{}, err
+// Rename makes the store show owner as the holder of the lock, from now on, to people
+// who ask. The rules for owner are those of the option Owner; "" is Config.Owner. The
+// lock itself, its token and its end stay as they are. A lease that is nested in
+// another one renames the lock of both. From now on the process does not hand the lease
+// over to another goroutine.
+//
+// Errors: ErrUnsupported if the store cannot; a *LostError if the lease has ended. After
+// ErrUnknown, and a context's error, the store may show either owner. Of two calls at
+// the same time either may win.
+func (l *Lease) Rename(ctx context.Context, owner string) error {
+	k := l.keeper
+	lk := k.locker
+	r, ok := driver.As[driver.Renamer](lk.store)
+	if !ok {
+		return fmt.Errorf("baton: store %s cannot change the owner of a lock that is held: %w", lk.traits.Store, ErrUnsupported)
 	}
+	if err := ctx.Err(); err != nil {
+		return fail("rename", l.Key(), err)
+	}
+	owner = lk.ownerOf(&ask{owner: owner})
+	_, err := lk.insist(ctx, k.acq.Terms(), func(call context.Context, _ acquire.Moment) error {
+		c, err := l.Pin() // a request that is late must not rename another lease
+		if err != nil {
+			return err
+		}
+		return r.Rename(call, c, owner)
+	})
+	k.mu.Lock()
+	k.commit(k.acq.Renamed(owner, err))
+	if lost := l.Err(); lost != nil {
+		return lost
+	}
+	if err != nil {
+		return fail("rename", l.Key(), blame(ctx, err))
+	}
+	return nil
+}
+
+// Downgrade turns the exclusive lock into a read lock without a gap: no other
+// writer comes between. The token stays. ctx bounds the call.
+//
+// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has ended,
+// ErrCountedOn and no effect if nested locks count on the lease. If ctx ended or
+// the store failed before the outcome was certain, the lease is lost with
+// ErrUnknown, because its kind is unknown.
+func (l *Lease) Downgrade(ctx context.Context) error {
+	k := l.keeper
+	lk := k.locker
+	d, ok := driver.As[driver.Downgrader](lk.store)
+	if !ok || !lk.traits.Shared {
+		return fmt.Errorf("baton: store %s has no read locks to downgrade to: %w", lk.traits.Store, ErrUnsupported)
+	}
+	if err := l.Err(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return fail("downgrade", l.Key(), whyEnded(ctx))
+	}
+	c, end, err := l.beginDowngrade()
+	if err != nil {
+		return err
+	}
+	unsure := false // an earlier attempt may have taken effect
+	for {
+		sent := lk.clock.Coarse()
+		call, cancel := context.WithTimeout(ctx, min(end.Sub(sent), k.acq.Terms().TTL/4))
+		g, err := d.Downgrade(call, c, k.acq.Terms().StoreTTL())
+		cancel()
+		if err == nil {
+			return l.downgraded(sent, g)
+		}
+		unsure = unsure || acquire.Unknown(err)
+		if !acquire.Final(err) && ctx.Err() == nil && lk.clock.Now() < end && sleep(ctx, acquire.MinPause) == nil {
+			continue
+		}
+		return l.downgradeFailed(blame(ctx, err), unsure)
+	}
+}
+
+// beginDowngrade keeps the lock from being renewed, handed over, or nested in
+// while it changes its kind.
+func (l *Lease) beginDowngrade() (c driver.Claim, end acquire.Moment, err error) {
 	k := l.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if err := l.ended(); err != nil {
-		return driver.Claim{}, err
+		return c, end, err
 	}
-	if pin {
-		k.acq.Pin()
+	if err := k.acq.Downgrade(); err != nil {
+		return c, end, fail("downgrade", k.key(), err)
 	}
-	return k.acq.Claim(), nil
+	k.underWay++
+	return k.acq.Claim(), k.acq.Deadline(), nil
+}
+
+func (l *Lease) downgraded(sent acquire.Moment, g driver.Grant) error {
+	k := l.keeper
+	k.mu.Lock()
+	e := k.acq.Downgraded(sent, g)
+	k.answer()
+	err := l.ended() // meanwhile
+	k.commit(e)
+	return err
+}
+
+func (l *Lease) downgradeFailed(failed error, unsure bool) error {
+	k := l.keeper
+	k.mu.Lock()
+	e := k.acq.DowngradeFailed(k.locker.clock.Coarse(), failed, unsure)
+	k.answer()
+	err := l.ended()
+	k.commit(e)
+	if err == nil {
+		return fail("downgrade", k.key(), failed)
+	}
+	return err
+}
+
+// askEvery is the shortest time between two looks for requests to release a lock.
+const askEvery = time.Second
+
+// Asked returns a channel on which the lease receives the reason of each request to
+// release its lock (Locker.Ask), also of those that stood before. It is closed when the
+// lease ends. A reason that comes while the last one is not yet received is dropped.
+//
+// From the first call on the lease looks in the store for requests, about every third of
+// its TTL, at most once a second: one more question each time. All calls return the same
+// channel, those of nested leases, too. The channel is closed at once if the store
+// cannot show its locks, or if the key is too long for Ask.
+func (l *Lease) Asked() <-chan string {
+	t, k := l.root(), l.keeper
+	in, err := k.locker.inspector()
+	if err == nil {
+		err = askable(k.key())
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t.asked == nil {
+		t.asked = make(chan string, 1)
+		if err != nil || t.over() {
+			close(t.asked)
+		} else {
+			go t.lookForRequests(in, t.asked)
+		}
+	}
+	return t.asked
+}
+
+// lookForRequests tells of the requests to release the lock until the lease ends.
+func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
+	defer close(asked)
+	key, held := AskPrefix+t.Key(), t.Context(context.Background())
+	every := max(t.keeper.acq.Terms().TTL/3, askEvery)
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	type request struct {
+		token  int64 // 0 where the store does not know it
+		reason string
+	}
+	told := map[request]bool{}
+	for {
+		select {
+		case <-held.Done():
+			return
+		case <-pause.C:
+		}
+		ctx, cancel := context.WithTimeout(held, every)
+		info, err := in.Inspect(ctx, key)
+		cancel()
+		if err == nil { // else the next look may succeed
+			stand := make(map[request]bool, len(info.Holders))
+			for _, h := range info.Holders {
+				r := request{h.Token, h.Owner}
+				if stand[r] = true; told[r] {
+					continue
+				}
+				select {
+				case asked <- h.Owner:
+				default:
+				}
+			}
+			told = stand
+		}
+		pause.Reset(every)
+	}
 }
 
 // Unlock releases the lock, or hands it over to the next goroutine of this process.
@@ -295,6 +439,22 @@ func (l *Lease) giveBack(now acquire.Moment) error {
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
 }
 
+// nest answers a request for the key of this lease that comes with its context.
+// Both results are nil if the lease has ended.
+func (t *Lease) nest(a *ask) (*Lease, error) {
+	_ = t.Err() // ends it if its time is up
+	k := t.keeper
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if t.over() {
+		return nil, nil
+	}
+	if err := k.acq.Nest(a.reentrant, a.weight, a.capacity); err != nil {
+		return nil, fail("lock", k.key(), err)
+	}
+	return &Lease{keeper: k, token: t.token, since: t.since, outer: t}, nil
+}
+
 // limitFrom starts the time of MaxHold. For a nested lease it started with the
 // outer one.
 func (l *Lease) limitFrom(now acquire.Moment) {
@@ -343,13 +503,4 @@ func (t *Lease) close() contexts {
 	open := t.contexts
 	t.contexts = nil
 	return open
-}
-
-// contextCause is what context.Cause returns after the end of a lease.
-func contextCause(err error) error {
-	var lost *LostError
-	if errors.As(err, &lost) && lost.Cause == Released {
-		return nil
-	}
-	return err
 }

@@ -45,8 +45,9 @@ const doors = `
 	store/redisstore/*: driver driver/* store/redisstore store/redisstore/internal/wire internal/* !internal/testserver !internal/faultproxy !internal/verify !internal/verify/* !internal/badstores
 
 	# The front doors know the contract and no store.
-	baton:              driver driver/check internal/acquire internal/leasemath
+	baton:              driver driver/check internal/acquire internal/bound internal/leasemath
 	internal/acquire:   driver internal/bootclock internal/leasemath
+	internal/bound:
 	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/suggest

@@ -1,4 +1,4 @@
-package baton
+package bound
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// What within returns is like context.WithTimeout's, whatever is asked first.
+// What Within returns is like context.WithTimeout's, whatever is asked first.
 func TestWithin(t *testing.T) {
 	type key struct{}
 	boom := errors.New("boom")
@@ -22,12 +22,12 @@ func TestWithin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var b bound
+				var b Contexts
 				const limit = 48 * time.Second // and a quarter
 				parent, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, 1))
 				began := time.Now()
-				c := b.within(parent, time.Now(), limit)
-				defer c.release()
+				c := b.Within(parent, time.Now(), limit)
+				defer c.Release()
 				first(c)
 				if d, ok := c.Deadline(); !ok || d.Sub(began) != time.Minute || c.Err() != nil || c.Value(key{}) != 1 {
 					t.Errorf("deadline %v, error %v, value %v", d, c.Err(), c.Value(key{}))
@@ -41,8 +41,8 @@ func TestWithin(t *testing.T) {
 					t.Errorf("after the caller's end: %v, causes %v and %v", c.Err(), context.Cause(c), context.Cause(child))
 				}
 
-				c = b.within(t.Context(), time.Now(), limit)
-				defer c.release()
+				c = b.Within(t.Context(), time.Now(), limit)
+				defer c.Release()
 				first(c)
 				time.Sleep(time.Minute)
 				synctest.Wait()
@@ -53,8 +53,8 @@ func TestWithin(t *testing.T) {
 
 				sooner, stopSooner := context.WithTimeout(t.Context(), time.Second)
 				defer stopSooner()
-				c = b.within(sooner, time.Now(), limit)
-				defer c.release()
+				c = b.Within(sooner, time.Now(), limit)
+				defer c.Release()
 				first(c)
 				if d, _ := c.Deadline(); time.Until(d) != time.Second {
 					t.Errorf("the caller's own deadline is in %v", time.Until(d))
@@ -68,14 +68,14 @@ func TestWithin(t *testing.T) {
 // A context that has no user any more is not reused.
 func TestWithinAGivenUpOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var seen bound // by a call that did not run for a while
-		var b bound
+		var seen Contexts // by a call that did not run for a while
+		var b Contexts
 		const limit = 40 * time.Second
-		one := b.within(t.Context(), time.Now(), limit)
+		one := b.Within(t.Context(), time.Now(), limit)
 		one.Done() // its timer runs
 		seen.last.Store(one)
-		b.within(context.Background(), time.Now(), limit).release()
-		one.release()
+		b.Within(context.Background(), time.Now(), limit).Release()
+		one.Release()
 		for range 100 {
 			var calls sync.WaitGroup
 			for range 4 {
@@ -94,46 +94,46 @@ func TestWithinAGivenUpOne(t *testing.T) {
 // not end during a call that still uses it.
 func TestWithinIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b bound
+		var b Contexts
 		const limit = 40 * time.Second
 		one, cancelOne := context.WithCancel(t.Context())
 		defer cancelOne()
 		two, cancelTwo := context.WithCancel(t.Context())
 		defer cancelTwo()
 
-		first := b.within(one, time.Now(), limit)
+		first := b.Within(one, time.Now(), limit)
 		first.Done() // its timer runs
-		again := b.within(one, time.Now(), limit)
+		again := b.Within(one, time.Now(), limit)
 		if again != first {
 			t.Error("the same caller got another context")
 		}
-		other := b.within(two, time.Now(), limit)
+		other := b.Within(two, time.Now(), limit)
 		if other == first {
 			t.Error("another caller got the same context")
 		}
-		first.release()
+		first.Release()
 		if first.Err() != nil {
 			t.Error("ended under a call that uses it")
 		}
-		again.release()
+		again.Release()
 		synctest.Wait()
 		if first.Err() == nil {
 			t.Error("nobody uses it, and its timer runs on")
 		}
-		other.release()
+		other.Release()
 		time.Sleep(10 * time.Second)
-		later := b.within(two, time.Now(), limit)
+		later := b.Within(two, time.Now(), limit)
 		if later == other {
 			t.Error("it was given out again although its time is short")
 		}
-		later.release()
+		later.Release()
 
 		type odd struct {
 			context.Context
 			_ []int // cannot be compared
 		}
 		for range 2 {
-			b.within(odd{Context: t.Context()}, time.Now(), limit).release()
+			b.Within(odd{Context: t.Context()}, time.Now(), limit).Release()
 		}
 	})
 }

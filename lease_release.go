@@ -14,6 +14,10 @@ import (
 // that a program that ends next leaves no position behind.
 const giveUpWithin = 100 * time.Millisecond
 
+// maxReleasePause is the longest pause between two tries of a release in the
+// background: each lock of the process may have such a release.
+const maxReleasePause = 5 * time.Second
+
 // giveUp ends an acquisition that is neither waited for nor held any more. It
 // returns when the store has forgotten it, or after giveUpWithin.
 func (l *Locker) giveUp(k *keeper) {
@@ -107,9 +111,9 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until
 func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
 	unsure, limit := false, t.Releasing()
 	for now := began; ; now = l.clock.Coarse() {
-		call := l.releasing.within(context.Background(), l.clock.At(now), limit)
+		call := l.releasing.Within(context.Background(), l.clock.At(now), limit)
 		err := request(call, unsure)
-		call.release()
+		call.Release()
 		if err == nil {
 			return nil
 		}
@@ -119,17 +123,5 @@ func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, re
 			return blame(context.Background(), err)
 		}
 		time.Sleep(t.PauseUpTo(past, maxReleasePause))
-	}
-}
-
-// sleep pauses for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }

@@ -151,26 +151,6 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	return until, nil
 }
 
-// insist asks the store until it answers, or for as long as Lock with the terms would.
-// unsure says that a request without an answer may have taken effect.
-func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx context.Context, sent acquire.Moment) error) (unsure bool, err error) {
-	began := l.clock.Coarse()
-	for try := 1; ; try++ {
-		sent := l.clock.Coarse()
-		call := l.acquiring.within(ctx, l.clock.At(sent), t.Acquiring())
-		err := ask(call, sent)
-		call.release()
-		if err == nil {
-			return false, nil
-		}
-		unsure = unsure || acquire.Unknown(err)
-		past := l.clock.Coarse().Sub(began)
-		if acquire.Final(err) || past > t.Patience() && try >= acquire.MinTries || sleep(ctx, t.Pause(past)) != nil {
-			return unsure, err
-		}
-	}
-}
-
 // moves reports whether the store can move a claim to another ID.
 func (l *Locker) moves() bool {
 	_, ok := driver.As[driver.Mover](l.store)

@@ -2,7 +2,51 @@ package baton
 
 import (
 	"context"
+	"errors"
 )
+
+// Context returns a copy of parent that ends when the lease does. If the lease was
+// lost, context.Cause returns the *LostError. The context's Err looks at the clock,
+// as Lease.Err does. A Lock call with this context knows that it is nested in the
+// lease.
+//
+// The lease keeps each context until parent or the lease ends. Contexts of parents
+// that never end, such as context.Background(), cost the lease nothing: they all
+// share one.
+func (l *Lease) Context(parent context.Context) context.Context {
+	t := l.root()
+	c := &leaseContext{lease: t}
+	c.outer, _ = parent.Value(nestKey{}).(*leaseContext)
+
+	t.keeper.mu.Lock()
+	defer t.keeper.mu.Unlock()
+	err := l.ended()
+	if err == nil && t.contexts == nil {
+		t.contexts = make(contexts)
+	}
+	if err == nil && parent.Done() == nil {
+		shared := t.contexts[nil]
+		if shared == nil {
+			shared = &leaseContext{}
+			shared.Context, shared.cancel = context.WithCancelCause(context.Background())
+			t.contexts[nil] = shared
+		}
+		c.Context, c.cancel = &endless{shared.Context, parent}, shared.cancel
+		return c
+	}
+	c.Context, c.cancel = context.WithCancelCause(parent)
+	if err != nil {
+		c.cancel(contextCause(err))
+		return c
+	}
+	t.contexts[c] = c
+	c.forget = context.AfterFunc(c.Context, func() { // a lease may outlive many contexts
+		t.keeper.mu.Lock()
+		delete(t.contexts, c)
+		t.keeper.mu.Unlock()
+	})
+	return c
+}
 
 type nestKey struct{}
 
@@ -77,29 +121,11 @@ func (c *leaseContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// enclosing finds the lease on key that ctx belongs to.
-func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
-	c, _ := ctx.Value(nestKey{}).(*leaseContext)
-	for ; c != nil; c = c.outer {
-		if c.lease.keeper.locker == l && c.lease.Key() == key {
-			return c.lease
-		}
+// contextCause is what context.Cause returns after the end of a lease.
+func contextCause(err error) error {
+	var lost *LostError
+	if errors.As(err, &lost) && lost.Cause == Released {
+		return nil
 	}
-	return nil
-}
-
-// nest answers a request for the key of this lease that comes with its context.
-// Both results are nil if the lease has ended.
-func (t *Lease) nest(a *ask) (*Lease, error) {
-	_ = t.Err() // ends it if its time is up
-	k := t.keeper
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if t.over() {
-		return nil, nil
-	}
-	if err := k.acq.Nest(a.reentrant, a.weight, a.capacity); err != nil {
-		return nil, fail("lock", k.key(), err)
-	}
-	return &Lease{keeper: k, token: t.token, since: t.since, outer: t}, nil
+	return err
 }

@@ -154,3 +154,12 @@ func blame(ctx context.Context, err error) error {
 	}
 	return err
 }
+
+// explain adds what the store said last to err, the reason why a caller's context has ended:
+// without it, an outage looks like a lock that others hold. said may be nil.
+func explain(ctx context.Context, err, said error) error {
+	if ctx.Err() == nil || said == nil {
+		return err
+	}
+	return fmt.Errorf("%w; the store said last: %v", err, said)
+}

@@ -1,4 +1,5 @@
-package baton
+// Package bound limits how long a call may take, without a new context for each call.
+package bound
 
 import (
 	"context"
@@ -8,27 +9,28 @@ import (
 	"time"
 )
 
-// A bound makes contexts that limit how long a call may take. It reuses the last
-// one for later calls with the same caller's context for a while, because a context
-// for each call costs up to a tenth of the call.
-type bound struct{ last atomic.Pointer[callContext] }
+// Contexts makes contexts that limit how long a call may take. It reuses the last one
+// for a while, for later calls with the same caller's context: a new context for each
+// call costs up to a tenth of a call to a fast store. The zero Contexts is ready to use,
+// by several goroutines at once.
+type Contexts struct{ last atomic.Pointer[Context] }
 
-// within returns the caller's context, ended after limit, or up to a quarter later.
-// The caller releases it after the call.
-func (b *bound) within(caller context.Context, now time.Time, limit time.Duration) *callContext {
+// Within returns a copy of the caller's context that ends after limit, or up to a quarter
+// later. Release it after the call.
+func (b *Contexts) Within(caller context.Context, now time.Time, limit time.Duration) *Context {
 	if c := b.last.Load(); c != nil && c.limit == limit && now.Before(c.until) && same(c.Context, caller) && c.done == caller.Done() && c.enter() {
 		return c
 	}
-	c := &callContext{Context: caller, done: caller.Done(), limit: limit, until: now.Add(limit / 4), end: time.Now().Add(limit + limit/4)}
+	c := &Context{Context: caller, done: caller.Done(), limit: limit, until: now.Add(limit / 4), end: time.Now().Add(limit + limit/4)}
 	c.users.Store(2) // this call, and b.last
 	if old := b.last.Swap(c); old != nil {
-		old.release()
+		old.Release()
 	}
 	return c
 }
 
 // enter adds a user, unless the last user has left.
-func (c *callContext) enter() bool {
+func (c *Context) enter() bool {
 	for n := c.users.Load(); n > 0; n = c.users.Load() {
 		if c.users.CompareAndSwap(n, n+1) {
 			return true
@@ -46,15 +48,14 @@ func same(a, b context.Context) bool {
 	return reflect.TypeOf(a).Kind() == reflect.Pointer && reflect.TypeOf(b).Kind() == reflect.Pointer && a == b
 }
 
-// callContext is a caller's context that also ends at a time of its own. It makes
-// the timer for that only when Done is called: most calls to a store are over
-// before that.
-type callContext struct {
+// A Context is a caller's context that also ends at a time of its own. It makes the timer
+// for that only when Done is called: most calls to a store return before.
+type Context struct {
 	context.Context                 // the caller's
-	done            <-chan struct{} // its: who pools contexts uses the same one for another request
+	done            <-chan struct{} // the caller's: frameworks reuse one context object for several requests, so that the pointer alone does not identify the call
 	limit           time.Duration
 	end             time.Time // of the call
-	until           time.Time // from then on within makes another one
+	until           time.Time // from then on Within makes another one
 	users           atomic.Int32
 
 	once   sync.Once
@@ -62,14 +63,14 @@ type callContext struct {
 	cancel context.CancelFunc
 }
 
-// release removes a user. The last one stops the timer.
-func (c *callContext) release() {
+// Release removes a user. The last one stops the timer.
+func (c *Context) Release() {
 	if c.users.Add(-1) == 0 && c.armed.Load() != nil {
 		c.cancel()
 	}
 }
 
-func (c *callContext) arm() context.Context {
+func (c *Context) arm() context.Context {
 	c.once.Do(func() {
 		var inner context.Context
 		inner, c.cancel = context.WithDeadline(c.Context, c.end)
@@ -78,16 +79,16 @@ func (c *callContext) arm() context.Context {
 	return *c.armed.Load()
 }
 
-func (c *callContext) Done() <-chan struct{} { return c.arm().Done() }
+func (c *Context) Done() <-chan struct{} { return c.arm().Done() }
 
-func (c *callContext) Deadline() (time.Time, bool) {
+func (c *Context) Deadline() (time.Time, bool) {
 	if d, ok := c.Context.Deadline(); ok && d.Before(c.end) {
 		return d, true
 	}
 	return c.end, true
 }
 
-func (c *callContext) Err() error {
+func (c *Context) Err() error {
 	if inner := c.armed.Load(); inner != nil {
 		return (*inner).Err()
 	}
@@ -102,7 +103,7 @@ func (c *callContext) Err() error {
 
 // Value asks the context that has the timer, if there is one, so that contexts
 // derived from this one find their parent.
-func (c *callContext) Value(key any) any {
+func (c *Context) Value(key any) any {
 	if inner := c.armed.Load(); inner != nil {
 		return (*inner).Value(key)
 	}

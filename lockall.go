@@ -118,9 +118,9 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 		keepers[i] = l.newKeeper(key, a, nil)
 		requests[i] = keepers[i].request(sent, false)
 	}
-	call := l.acquiring.within(ctx, l.clock.At(sent), a.terms.Acquiring())
+	call := l.acquiring.Within(ctx, l.clock.At(sent), a.terms.Acquiring())
 	grants, err := l.many.AcquireAll(call, requests)
-	call.release()
+	call.Release()
 
 	ls := &Leases{locker: l, leases: make([]*Lease, len(keys))}
 	good := err == nil

@@ -120,10 +120,6 @@ site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
 	cd .site && npm ci --no-audit --no-fund --prefer-offline && npm run build
 
-.PHONY: diagrams
-diagrams: ## Draw the Mermaid diagrams of docs/ for the site (needs node 20 and npm)
-	cd site/draw && npm ci --no-audit --no-fund --prefer-offline && node draw.mjs && rm -r node_modules
-
 .PHONY: lab
 lab: servers ## Make all experiments of the laboratory, and write docs/lab.md and its pictures
 	go run ./cmd/baton lab run --all --save docs/lab

@@ -1,6 +1,5 @@
 // The site is made of docs/, whose pages read well in the repository, too. It loads nothing
 // from elsewhere, and searches without a server.
-import crypto from 'node:crypto'
 import fs from 'node:fs'
 import path from 'node:path'
 import { defineConfig } from 'vitepress'
@@ -48,18 +47,12 @@ function leadOut(md) {
   })
 }
 
-// draw puts the drawing of a Mermaid diagram, which "make diagrams" made, where its source is.
-function draw(md) {
+// copyButton is Chinese on Chinese pages.
+function copyButton(md) {
   const fence = md.renderer.rules.fence
-  md.renderer.rules.fence = (tokens, at, ...rest) => {
-    if (tokens[at].info.trim() !== 'mermaid') {
-      const html = fence(tokens, at, ...rest)
-      return chinese(rest[1]) ? html.replace('title="Copy Code"', 'title="复制代码"') : html
-    }
-    const name = crypto.createHash('sha256').update(tokens[at].content).digest('hex').slice(0, 16)
-    const file = path.join(import.meta.dirname, '../drawings', `${name}.svg`)
-    if (!fs.existsSync(file)) throw new Error(`a Mermaid diagram has no drawing ${name}.svg: run "make diagrams"`)
-    return `<div class="diagram" tabindex="0" v-html="${md.utils.escapeHtml(JSON.stringify(fs.readFileSync(file, 'utf8').trim()))}"></div>`
+  md.renderer.rules.fence = (...args) => {
+    const html = fence(...args)
+    return chinese(args[3]) ? html.replace('title="Copy Code"', 'title="复制代码"') : html
   }
 }
 
@@ -227,7 +220,7 @@ export default defineConfig({
     theme: { light: 'github-light-high-contrast', dark: 'github-dark-high-contrast' },
     config(md) {
       leadOut(md)
-      draw(md)
+      copyButton(md)
       plot(md)
     },
     anchor: { slugify: slug },

@@ -3,396 +3,151 @@ package baton_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/store/memstore"
 )
 
-func TestLockExcludesAndTokensRise(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		// Two Lockers are two processes: only the store connects them.
-		lockers := []*baton.Locker{newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})}
-		var inside, last atomic.Int64
-		var wg sync.WaitGroup
-		for i := range 40 {
-			wg.Go(func() {
-				lease := mustLock(t, lockers[i%2], "k")
-				if n := inside.Add(1); n != 1 {
-					t.Errorf("%d holders at once", n)
-				}
-				if before := last.Swap(lease.Token()); lease.Token() <= before {
-					t.Errorf("token %d after %d", lease.Token(), before)
-				}
-				time.Sleep(time.Second)
-				inside.Add(-1)
-				mustUnlock(t, lease)
-			})
-		}
-		wg.Wait()
-	})
+// tallied counts the attempts to acquire, as a wrapping store may.
+type tallied struct {
+	driver.Locks
+	attempts int
 }
 
-func TestThousandGoroutinesAreOneWaiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newHooked()
-		elsewhere := newLocker(t, store, baton.Config{})
-		here := newLocker(t, store, baton.Config{})
-		first := mustLock(t, elsewhere, "k")
-		var wg sync.WaitGroup
-		for range 1000 {
-			wg.Go(func() { mustUnlock(t, mustLock(t, here, "k")) })
-		}
-		synctest.Wait()
-		info, err := store.Inspect(t.Context(), "k")
-		if err != nil || len(info.Waiters) != 1 {
-			t.Errorf("the store has %d waiters, error %v; want 1", len(info.Waiters), err)
-		}
-		store.acquires.Store(0)
-		mustUnlock(t, first)
-		wg.Wait()
-		// One grant serves 32 leases.
-		if n := store.acquires.Load(); n > 1000/32+2 {
-			t.Errorf("1000 acquisitions cost %d calls of Acquire", n)
-		}
-	})
+func (c *tallied) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	c.attempts++
+	return c.Locks.Acquire(ctx, r)
 }
 
-func TestLocalOrderIsTheOrderOfCalls(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLocker(t, memstore.New(), baton.Config{})
-		lease := mustLock(t, l, "k")
-		var order []int
-		var wg sync.WaitGroup
-		for i := range 100 {
-			wg.Go(func() {
-				lease := mustLock(t, l, "k")
-				order = append(order, i)
-				mustUnlock(t, lease)
-			})
-			synctest.Wait() // it is in the queue
-		}
-		mustUnlock(t, lease)
-		wg.Wait()
-		for i, n := range order {
-			if i != n {
-				t.Fatalf("caller %d was served as number %d: %v", n, i, order)
+// opened is tallied with Unwrap.
+type opened struct{ *tallied }
+
+func (o opened) Unwrap() driver.Locks { return o.Locks }
+
+// A store with Unwrap, here two of them, hides no abilities of the wrapped store;
+// one without it has only its own.
+func TestAbilitiesSurviveAWrapper(t *testing.T) {
+	t.Parallel()
+	inner := &tallied{Locks: memstore.New()}
+	all := map[string]func(context.Context, *baton.Locker) error{
+		"Inspect": func(ctx context.Context, l *baton.Locker) error { _, err := l.Inspect(ctx, "k"); return err },
+		"Downgrade": func(ctx context.Context, l *baton.Locker) error {
+			lease, err := l.Lock(ctx, "k")
+			if err != nil {
+				return err
 			}
-		}
-	})
-}
-
-func TestLineLetsOthersIn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		busy, other := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
-		stop := make(chan struct{})
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					lease := mustLock(t, busy, "k")
-					time.Sleep(100 * time.Millisecond)
-					mustUnlock(t, lease)
-				}
-			})
-		}
-		synctest.Wait()
-		began := time.Now()
-		lease := mustLock(t, other, "k")
-		// A quarter of a second of hand-overs, and the section under way.
-		if waited := time.Since(began); waited > 500*time.Millisecond {
-			t.Errorf("another process waited %v behind a busy line", waited)
-		}
-		close(stop)
-		mustUnlock(t, lease)
-		wg.Wait()
-	})
-}
-
-func TestTryLock(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New()
-		a := newLocker(t, store, baton.Config{Owner: "a", TTL: 10 * time.Second})
-		b := newLocker(t, store, baton.Config{Owner: "b"})
-		lease := mustLock(t, a, "k")
-		time.Sleep(time.Second)
-		for name, l := range map[string]*baton.Locker{"same process": a, "another": b} {
-			_, err := l.TryLock(t.Context(), "k")
-			held, ok := errors.AsType[*baton.HeldError](err)
-			if !ok || !errors.Is(err, baton.ErrHeld) {
-				t.Fatalf("%s: TryLock: %v", name, err)
-			}
-			if held.Owner != "a" || held.Age.Round(time.Millisecond) != time.Second || held.Remaining <= 0 {
-				t.Errorf("%s: %+v", name, held)
-			}
-		}
-		mustUnlock(t, lease)
-		lease, err := b.TryLock(t.Context(), "k")
+			return errors.Join(lease.Downgrade(ctx), lease.Unlock())
+		},
+	}
+	for what, try := range all {
+		open, err := baton.New(opened{&tallied{Locks: opened{inner}}}, baton.Config{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		mustUnlock(t, lease)
-		if _, err := store.Inspect(t.Context(), "k"); err != nil {
+		if err := try(t.Context(), open); err != nil {
+			t.Errorf("%s over a store that tells what it wraps: %v", what, err)
+		}
+		closed, err := baton.New(inner, baton.Config{})
+		if err != nil {
 			t.Fatal(err)
 		}
-	})
-}
-
-func TestSharedAndPermits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLocker(t, memstore.New(), baton.Config{})
-		r1, r2 := mustLock(t, l, "rw", baton.Shared()), mustLock(t, l, "rw", baton.Shared())
-		if _, err := l.TryLock(t.Context(), "rw"); !errors.Is(err, baton.ErrHeld) {
-			t.Errorf("writer beside readers: %v", err)
-		}
-		wrote := make(chan *baton.Lease)
-		go func() { wrote <- mustLock(t, l, "rw") }()
-		synctest.Wait()
-		late := make(chan *baton.Lease)
-		go func() { late <- mustLock(t, l, "rw", baton.Shared()) }()
-		synctest.Wait()
-		select {
-		case <-late:
-			t.Fatal("a reader overtook a waiting writer")
-		default:
-		}
-		mustUnlock(t, r1)
-		mustUnlock(t, r2)
-		mustUnlock(t, <-wrote)
-		mustUnlock(t, <-late)
-
-		p := mustLock(t, l, "sem", baton.Permits(2, 3))
-		q := mustLock(t, l, "sem", baton.Permits(1, 3))
-		if _, err := l.TryLock(t.Context(), "sem", baton.Permits(1, 3)); !errors.Is(err, baton.ErrHeld) {
-			t.Errorf("a fourth permit of three: %v", err)
-		}
-		var capacity *baton.CapacityError
-		if _, err := l.TryLock(t.Context(), "sem", baton.Permits(1, 5)); !errors.As(err, &capacity) {
-			t.Errorf("another capacity: %v", err)
-		}
-		mustUnlock(t, p)
-		mustUnlock(t, q)
-	})
-}
-
-func TestHeldForHoursAndRenewed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newHooked()
-		l := newLocker(t, store, baton.Config{TTL: 15 * time.Second})
-		lease := mustLock(t, l, "k")
-		time.Sleep(time.Hour)
-		if err := lease.Err(); err != nil {
-			t.Fatalf("after an hour: %v", err)
-		}
-		if n := store.renews.Load(); n < 700 || n > 820 {
-			t.Errorf("%d renewals in an hour, want about 720", n)
-		}
-		mustUnlock(t, lease)
-	})
-}
-
-func TestManyLeasesAreRenewedTogether(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newHooked()
-		l := newLocker(t, store, baton.Config{TTL: 15 * time.Second})
-		var leases []*baton.Lease
-		for i := range 10_000 {
-			leases = append(leases, mustLock(t, l, fmt.Sprint("k", i)))
-			if i%10 == 0 {
-				time.Sleep(5 * time.Millisecond) // five seconds in all, so that they do not begin together
-			}
-		}
-		time.Sleep(10 * time.Second)
-		before := store.renews.Load()
-		time.Sleep(time.Minute)
-		if n := store.renews.Load() - before; n > 13 { // one in five seconds
-			t.Errorf("a minute of 10 000 leases took %d requests", n)
-		}
-		for _, lease := range leases {
-			if err := lease.Unlock(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-func TestCancelledWaiterLeavesTheLine(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		store := newHooked()
-		a, b := newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})
-		lease := mustLock(t, a, "k")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		var wg sync.WaitGroup
-		for range 3 { // one in the store's queue, two behind it
-			wg.Go(func() {
-				if _, err := b.Lock(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("Lock: %v", err)
-				}
-			})
-		}
-		wg.Wait()
-		if info, _ := store.Inspect(t.Context(), "k"); len(info.Waiters) != 0 {
-			t.Errorf("%d places were left behind", len(info.Waiters))
-		}
-		mustUnlock(t, lease)
-		mustUnlock(t, mustLock(t, b, "k"))
-	})
-}
-
-// A cancel at the moment of the grant releases the lock or hands it over.
-func TestCancelRacesWithGrant(t *testing.T) {
-	store := memstore.New()
-	lockers := []*baton.Locker{newLocker(t, store, baton.Config{}), newLocker(t, store, baton.Config{})}
-	for i := range 3000 {
-		lease := mustLock(t, lockers[0], "k")
-		ctx, cancel := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		for j := range 4 {
-			wg.Go(func() {
-				if lease, err := lockers[(i+j)%2].Lock(ctx, "k"); err == nil {
-					mustUnlock(t, lease)
-				} else if !errors.Is(err, context.Canceled) {
-					t.Errorf("Lock: %v", err)
-				}
-			})
-		}
-		wg.Go(cancel)
-		mustUnlock(t, lease)
-		wg.Wait()
-		cancel()
-	}
-	info, err := store.Inspect(t.Context(), "k")
-	if err != nil || len(info.Holders)+len(info.Waiters) != 0 {
-		t.Errorf("left behind: %+v, error %v", info, err)
-	}
-}
-
-func TestDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLocker(t, memstore.New(), baton.Config{TTL: time.Second})
-		boom := errors.New("boom")
-		err := l.Do(t.Context(), "k", func(ctx context.Context, lease *baton.Lease) error {
-			if lease.Err() != nil || ctx.Err() != nil {
-				t.Error("not held inside")
-			}
-			return boom
-		})
-		if !errors.Is(err, boom) {
-			t.Errorf("Do: %v", err)
-		}
-		func() {
-			defer func() { _ = recover() }()
-			_ = l.Do(t.Context(), "k", func(context.Context, *baton.Lease) error { panic("x") })
-		}()
-		err = l.Do(t.Context(), "k", func(ctx context.Context, _ *baton.Lease) error {
-			if _, err := l.Break(ctx, "k"); err != nil {
-				t.Error(err)
-			}
-			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), baton.ErrLost) {
-				t.Errorf("cause: %v", context.Cause(ctx))
-			}
-			return nil
-		})
-		if !errors.Is(err, baton.ErrLost) {
-			t.Errorf("Do after a loss: %v", err)
-		}
-	})
-}
-
-func TestBadInputChangesNothing(t *testing.T) {
-	store := newHooked()
-	l := newLocker(t, store, baton.Config{})
-	var key *baton.KeyError
-	for _, k := range []string{"", "a\x00b", "a\nb", string([]byte{0xff}), strings.Repeat("x", 513)} {
-		if _, err := l.Lock(t.Context(), k); !errors.As(err, &key) {
-			t.Errorf("Lock(%q): %v", k, err)
-		}
-		if _, err := l.TryLock(t.Context(), k); !errors.As(err, &key) {
-			t.Errorf("TryLock(%q): %v", k, err)
+		if err := try(t.Context(), closed); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s over a store that does not: %v, want errors.ErrUnsupported", what, err)
 		}
 	}
-	for _, p := range [][2]int{{0, 3}, {-1, 3}, {4, 3}, {1, 0}, {1, baton.MaxPermits + 1}} {
-		if _, err := l.Lock(t.Context(), "k", baton.Permits(p[0], p[1])); err == nil {
-			t.Errorf("Permits%v was accepted", p)
-		}
+	if _, err := once.New(opened{inner}, once.Config{}); err != nil {
+		t.Errorf("records over a store that tells what it wraps: %v", err)
 	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := l.Lock(ended, "k"); !errors.Is(err, context.Canceled) {
-		t.Errorf("Lock with an ended context: %v", err)
+	if _, err := once.New(inner, once.Config{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("records over a store that does not: %v", err)
 	}
-	if n := store.acquires.Load(); n != 0 {
-		t.Errorf("the store was asked %d times", n)
+	if inner.attempts == 0 {
+		t.Error("the wrapper saw no attempt")
 	}
-
-	var bad *baton.ConfigError
-	for _, cfg := range []baton.Config{
-		{TTL: -1},
-		{TTL: time.Nanosecond},
-		{TTL: 1000 * time.Hour},
-		{TTL: time.Second, Margin: time.Second},
-		{Margin: -1},
-		{LockDelay: -1},
-		{LockDelay: 1 << 62},
-		{MaxHold: -1},
-		{Owner: "a\nb"},
-		{Owner: strings.Repeat("x", 129)},
+	for what, found := range map[string]bool{
+		"Watcher": has[driver.Watcher](opened{inner}), "Together": has[driver.Together](opened{inner}), "Mover": has[driver.Mover](opened{inner}),
 	} {
-		if _, err := baton.New(store, cfg); !errors.As(err, &bad) {
-			t.Errorf("New(%+v): %v", cfg, err)
+		if !found {
+			t.Errorf("%s was not found", what)
 		}
+	}
+	if has[driver.Watcher](inner) {
+		t.Error("a Watcher was found in a store that tells nothing")
 	}
 }
 
-type poorStore struct{ driver.Locks }
+func has[T any](l driver.Locks) bool { _, ok := driver.As[T](l); return ok }
 
-func (poorStore) Traits() driver.Traits { return driver.Traits{Store: "poor", MaxTTL: time.Hour} }
-
-func TestMissingAbilitiesAreErrors(t *testing.T) {
-	l := newLocker(t, poorStore{memstore.New()}, baton.Config{})
-	for name, f := range map[string]func() error{
-		"Shared":  func() error { _, err := l.Lock(t.Context(), "k", baton.Shared()); return err },
-		"Permits": func() error { _, err := l.Lock(t.Context(), "k", baton.Permits(1, 2)); return err },
-		"Inspect": func() error { _, err := l.Inspect(t.Context(), "k"); return err },
-		"Break":   func() error { _, err := l.Break(t.Context(), "k"); return err },
-		"List": func() (err error) {
-			for _, err = range l.List(t.Context(), "") {
-			}
-			return err
-		},
-		"Downgrade": func() error {
-			lease := mustLock(t, l, "k")
-			defer lease.Unlock()
-			return lease.Downgrade(t.Context())
-		},
-	} {
-		if err := f(); !errors.Is(err, baton.ErrUnsupported) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
+// giving gives records of its own, and nothing else, by As.
+type giving struct {
+	opened
+	records driver.Records
 }
 
-// A program that did not look at the error of Open is told so, and does not crash.
-func TestNoStore(t *testing.T) {
+func (g giving) As(target any) bool {
+	records, ok := target.(*driver.Records)
+	if ok {
+		*records = g.records
+	}
+	return ok
+}
+
+// What a wrapper gives by As comes before what it wraps, and the rest is still found.
+func TestAsComesBeforeUnwrap(t *testing.T) {
 	t.Parallel()
-	_, err := baton.New(nil, baton.Config{})
-	if bad, ok := errors.AsType[*baton.ConfigError](err); !ok || bad.Field != "store" {
-		t.Errorf("New: %v", err)
+	inner, mine := memstore.New(), memstore.New()
+	outer := opened{&tallied{Locks: giving{opened{&tallied{Locks: inner}}, mine}}}
+	if got, _ := driver.As[driver.Records](outer); got != driver.Records(mine) {
+		t.Errorf("the records are %p", got)
+	}
+	if got, _ := driver.As[driver.Inspector](outer); got != driver.Inspector(inner) {
+		t.Errorf("the inspector is %p", got)
+	}
+	if has[interface{ Nothing() }](outer) {
+		t.Error("what none has was found")
+	}
+}
+
+// narrow is a store that accepts few TTLs.
+type narrow struct {
+	driver.Locks
+	min, max time.Duration
+}
+
+func (n narrow) Traits() driver.Traits {
+	t := n.Locks.Traits()
+	t.MinTTL, t.MaxTTL = n.min, n.max
+	return t
+}
+
+// The default TTL is fitted to the store; a configured one is not.
+func TestDefaultTTL(t *testing.T) {
+	for _, c := range []struct {
+		min, max, delay, want time.Duration
+	}{
+		{0, 0, 0, 15 * time.Second},
+		{time.Second, time.Minute, 0, 15 * time.Second},
+		{2 * time.Second, 10 * time.Second, 0, 10 * time.Second},
+		{20 * time.Second, 0, 0, 20 * time.Second},
+		{2 * time.Second, 10 * time.Second, 3 * time.Second, 7 * time.Second},
+	} {
+		store := narrow{memstore.New(), c.min, c.max}
+		l := newLocker(t, store, baton.Config{LockDelay: c.delay})
+		lease := mustLock(t, l, "k")
+		if left := time.Until(lease.Deadline()); left > c.want*9/10 || left < c.want*9/10-time.Second {
+			t.Errorf("%v to %v, LockDelay %v: the lease lasts %v, want nine tenths of %v", c.min, c.max, c.delay, left, c.want)
+		}
+		mustUnlock(t, lease)
+	}
+	store := narrow{memstore.New(), 2 * time.Second, 10 * time.Second}
+	for _, cfg := range []baton.Config{{TTL: baton.DefaultTTL}, {TTL: time.Second}, {LockDelay: 9 * time.Second}} {
+		_, err := baton.New(store, cfg)
+		if bad, ok := errors.AsType[*baton.ConfigError](err); !ok || bad.Field != "TTL" {
+			t.Errorf("%v and a LockDelay of %v: %v", cfg.TTL, cfg.LockDelay, err)
+		}
 	}
 }

@@ -14,7 +14,6 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -55,7 +54,6 @@ type seen struct {
 	Ids     []string
 	Links   []string // absolute
 	Code    []string // the blocks
-	Drawn   []string // what the diagrams say
 	Plots   int
 	Title   string
 	About   string // the description
@@ -255,7 +253,6 @@ const whatIsThere = `({
 	Ids: [...document.querySelectorAll("[id]")].map((e) => e.id),
 	Links: [...document.querySelectorAll("a[href]")].filter((a) => !a.closest(".VPNavBarTranslations, .VPNavBarExtra, .VPNavScreen")).map((a) => a.href),
 	Code: [...document.querySelectorAll(".vp-doc div[class*=language-] pre code")].map((c) => c.textContent),
-	Drawn: [...document.querySelectorAll(".vp-doc .diagram svg")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("g").textContent),
 	Plots: [...document.querySelectorAll(".vp-doc img.plot")].filter((e) => e.checkVisibility() && getComputedStyle(e).aspectRatio !== "auto").length,
 	Title: document.title,
 	About: document.querySelector("meta[name=description]").content,
@@ -330,23 +327,17 @@ func (s *built) follow(link string) string {
 
 // code compares the blocks of code with those of the page in Markdown.
 func (s *built) code(t *testing.T) {
-	count, diagrams := 0, 0
+	count := 0
 	for page, p := range s.pages {
 		source, err := os.ReadFile(filepath.Join("../../docs", strings.TrimSuffix(s.file(page), ".html")+".md"))
 		if err != nil {
 			t.Error(err)
 			continue
 		}
-		var want, drawn []string
+		var want []string
 		for _, block := range pagecode.All(string(source)) {
-			if block.Language == "mermaid" {
-				drawn = append(drawn, block.Text)
-			} else {
-				want = append(want, block.Text)
-			}
+			want = append(want, block.Text)
 		}
-		diagrams += len(drawn)
-		s.drawn(t, page, drawn)
 		count += len(want)
 		if len(p.Code) != len(want) {
 			t.Errorf("%s: it has %d blocks of code, in Markdown %d", page, len(p.Code), len(want))
@@ -358,8 +349,8 @@ func (s *built) code(t *testing.T) {
 			}
 		}
 	}
-	if count < 50 || diagrams == 0 {
-		t.Errorf("there are only %d blocks of code, and %d diagrams", count, diagrams)
+	if count < 50 {
+		t.Errorf("there are only %d blocks of code", count)
 	}
 	for _, page := range []string{"/comparison", "/zh/comparison"} {
 		html, err := os.ReadFile(filepath.Join("../../docs", page+".html"))
@@ -375,41 +366,6 @@ func (s *built) code(t *testing.T) {
 				t.Error(err)
 			} else if err := xml.Unmarshal(plot, new(struct{ XMLName xml.Name })); err != nil {
 				t.Errorf("%s: plot %d is no picture: %v", page, i, err)
-			}
-		}
-	}
-}
-
-var (
-	label = regexp.MustCompile(`\["([^"]+)"\]`)
-	arrow = regexp.MustCompile(`(?m)^ *([\w &]+) --> ([\w &]+)$`)
-)
-
-// drawn compares the diagrams of a page, as the built page has them before any script, with their sources.
-func (s *built) drawn(t *testing.T, page string, sources []string) {
-	t.Helper()
-	if len(s.pages[page].Drawn) != len(sources) {
-		t.Errorf("%s: %d diagrams are drawn, in Markdown it has %d", page, len(s.pages[page].Drawn), len(sources))
-		return
-	}
-	html, err := os.ReadFile(filepath.Join(s.dir, s.file(page)))
-	if err != nil {
-		t.Error(err)
-	}
-	if got := strings.Count(string(html), `<svg id="diagram-`); got != len(sources) {
-		t.Errorf("%s: without a script it has %d diagrams of %d", page, got, len(sources))
-	}
-	for i, source := range sources {
-		var want []string
-		for _, l := range label.FindAllStringSubmatch(source, -1) {
-			want = append(want, l[1])
-		}
-		for _, a := range arrow.FindAllStringSubmatch(source, -1) {
-			want = append(want, strings.Split(a[1]+" & "+a[2], " & ")...)
-		}
-		for _, word := range want {
-			if !strings.Contains(s.pages[page].Drawn[i], word) {
-				t.Errorf("%s: the diagram does not say %q: %q", page, word, s.pages[page].Drawn[i])
 			}
 		}
 	}

@@ -25,8 +25,8 @@ var programs = []*lab.Question{
 		},
 		Needs: []lab.Server{lab.Redis},
 		Proofs: []lab.Proof{
-			{File: "nest_test.go", Line: "func TestNestedLockFailsAtOnce(t *testing.T) {"},
-			{File: "nest_test.go", Line: "func TestReentrant(t *testing.T) {"},
+			{File: "lease_context_test.go", Line: "func TestNestedLockFailsAtOnce(t *testing.T) {"},
+			{File: "lease_context_test.go", Line: "func TestReentrant(t *testing.T) {"},
 		},
 		Run: reentrancy,
 	},
@@ -40,7 +40,7 @@ var programs = []*lab.Question{
 			text("Lock all keys in one call: Baton's LockAll takes them together, or in one order, whatever order you name them in.", "在一次调用里锁住所有的键：Baton 的 LockAll 一起加锁，或者总按同一个顺序加锁，不管你按什么顺序写。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "all_test.go", Line: "func TestLockAllCrowd(t *testing.T) {"}},
+		Proofs: []lab.Proof{{File: "lockall_test.go", Line: "func TestLockAllCrowd(t *testing.T) {"}},
 		Run:    oppositeOrders,
 	},
 	{

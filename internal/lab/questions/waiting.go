@@ -76,7 +76,7 @@ var waiting = []*lab.Question{
 			text("Baton's Locker does so: one position in the store serves all, and a lock that was granted is handed on within the process, to 32 of them or for 250 ms, before the next process in the queue has its turn.", "Baton 的 Locker 就是这样：在存储里只占一个位置，拿到锁后在进程内依次移交，最多 32 个或 250 ms，之后轮到队列里的下一个进程。"),
 		},
 		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "locker_test.go", Line: `func TestThousandGoroutinesAreOneWaiter(t *testing.T) {`}},
+		Proofs: []lab.Proof{{File: "lock_test.go", Line: `func TestThousandGoroutinesAreOneWaiter(t *testing.T) {`}},
 		Run:    oneWaiterPerProcess,
 	},
 	{

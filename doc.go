@@ -9,8 +9,7 @@
 //
 // # What is promised
 //
-// Exclusive belief: no two leases that exclude each other are valid at the same
-// instant. A lease counts from when its request was sent. It and its contexts end
+// Exclusive: no two leases that exclude each other are valid at the same instant. A lease counts from when its request was sent. It and its contexts end
 // before the store can grant the lock to another holder.
 //
 // Fencing: every grant carries a token that is higher than that of every earlier
@@ -28,9 +27,9 @@
 //
 // # What is not
 //
-// No lock with an expiry can promise that a process never acts while another one
-// believes it holds the lock: a program may stop for a minute between looking at
-// its lease and writing. That is what the token is for. GUARANTEES.md says what
+// No lock with an expiry can prevent that a process writes after its lease has ended:
+// a program may stop for a minute between the look at its lease and the write. That
+// is what the token is for. GUARANTEES.md says what
 // each store promises and what it does not. Package guard says, with examples,
 // which token to pass, where to check it, what to do about a resource that cannot
 // be changed, and what happens if the process stops.
@@ -39,9 +38,9 @@
 //
 // Goroutines of one process that call Lock for the same key form one local queue, and
 // only its front asks the store: however many they are, the store has one waiter.
-// MaxWaiting bounds both queues, for callers that would rather be refused. A
+// MaxWaiting bounds both queues. A
 // read lock or permits leave the local queue as soon as they are held, so that one
-// process can have several. Unlock hands the exclusive lock over to the next goroutine
+// process can hold several. Unlock hands the exclusive lock over to the next goroutine
 // without a request to the store, with a higher token each time, up to 31 times and
 // only within a quarter of a second from the store's grant: then other processes have
 // waited long enough. A Locker renews all its leases in batches, by a timer that stops
@@ -88,8 +87,8 @@
 // neither renewed nor handed over until the store has answered.
 //
 // Unlock hands over only if the next goroutine wants the exclusive lock under the
-// same owner, if enough of the TTL is left, and if nobody has pinned, renamed or
-// detached the lease. Otherwise it releases, and the next goroutine requests.
+// same owner, if enough of the TTL is left, and if the lease was not pinned or
+// renamed. Otherwise it releases, and the next goroutine requests.
 //
 // A front whose context ends while it is queued, or while its request is under way, leaves
 // its position to the next goroutine that asks for the same: the kind, owner, TTL, MinHold

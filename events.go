@@ -46,7 +46,7 @@ type Events struct {
 	Released func(context.Context, LockEvent)
 }
 
-// A LockEvent tells what has happened to one lock. More fields may be added.
+// A LockEvent says what has happened to one lock. More fields may be added.
 type LockEvent struct {
 	Store string // the short name of the store: "redis"
 	Key   string
@@ -80,8 +80,8 @@ type LockEvent struct {
 	Err error
 }
 
-// A RenewalEvent tells of one request that renewed leases, and positions in the
-// store's queue. More fields may be added.
+// A RenewalEvent describes one request that renewed leases, and positions in the store's
+// queue. More fields may be added.
 type RenewalEvent struct {
 	Store  string
 	Claims int           // leases and positions that the request carried
@@ -115,7 +115,7 @@ type observed struct {
 	ctx              context.Context
 	key              string
 	weight, capacity int64
-	began            acquire.Moment // zero if nobody wants to know
+	began            acquire.Moment // zero if no Event needs it
 	waits            bool
 	since            time.Time // when Waiting was called
 	local            bool      // another goroutine of this process handed the lock over
@@ -130,8 +130,7 @@ func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	return o
 }
 
-// waiting reports that the call has to wait. If the function that is told panics, it
-// calls giveUp.
+// waiting reports that the call has to wait. If Events.Waiting panics, it calls giveUp.
 func (o *observed) waiting(local bool, giveUp func()) {
 	if o.waits {
 		return
@@ -161,8 +160,7 @@ func (o *observed) failed(err error) {
 	}
 }
 
-// acquired reports the lease that was issued, and unlocks it if the function that is
-// told panics.
+// acquired reports the lease that was issued, and unlocks it if Events.Acquired panics.
 func (o *observed) acquired(lease *Lease) {
 	l := o.locker
 	if f := l.cfg.Events.Acquired; f != nil {
@@ -231,7 +229,7 @@ func (l *Locker) lost(lease *Lease, call context.Context, ended acquire.Moment, 
 	}
 }
 
-// announce reports a lease that was issued without a word, because it was not certain
+// announce reports a lease later than it was issued, because it was not certain until now
 // that the caller would get it. It may have been lost since.
 func (o *observed) announce(lease *Lease) {
 	o.acquired(lease)

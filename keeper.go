@@ -28,9 +28,9 @@ type keeper struct {
 	queue     *waitQueue     // the local queue whose front waits for it or holds it, if any
 	stopWatch func()
 	underWay  int           // requests to the store that may set the end of the claim
-	quiet     chan struct{} // closed when none is; nil: nobody waits for that
-	toldOf    *acquire.Loss // of the machine
-	told      *LostError    // the same for the user
+	quiet     chan struct{} // closed when none is; nil: no goroutine waits for that
+	lostOf    *acquire.Loss // the loss that lostErr is made of
+	lostErr   *LostError    // one for each loss, so that errors.Is finds it again
 	first     Lease         // memory for the first lease
 }
 
@@ -315,9 +315,9 @@ func (k *keeper) suits(c *caller) bool {
 	return k.acq.Suits(k.locker.ownerOf(&c.ask), c.ask.weight, c.ask.capacity, c.ask.terms)
 }
 
-// unissued reports whether no lease was issued of the present grant, if there is one: who
-// gets the keeper waits for an outcome. requests says that the store must be asked again
-// for that.
+// unissued reports whether no lease was issued of the present grant, if there is one: then
+// the goroutine that gets the keeper waits for an outcome. requests says that it must ask
+// the store again first.
 func (k *keeper) unissued() (unissued, requests bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -358,14 +358,14 @@ func (k *keeper) lost() *LostError {
 	if l == nil {
 		return nil
 	}
-	if k.toldOf != l {
-		k.toldOf, k.told = l, &LostError{Key: k.key(), Token: l.Token, Cause: Cause(l.Cause), Err: l.Err}
+	if k.lostOf != l {
+		k.lostOf, k.lostErr = l, &LostError{Key: k.key(), Token: l.Token, Cause: Cause(l.Cause), Err: l.Err}
 	}
-	return k.told
+	return k.lostErr
 }
 
-// saidLast is what the store said last: err, unless the caller's own context is all that
-// err tells of.
+// saidLast is the last error of the store: err, or, if err is only that of a context, the
+// one before.
 func (k *keeper) saidLast(err error) error {
 	if !acquire.IsContext(err) {
 		return err

@@ -35,13 +35,12 @@ func (l *Lease) Key() string { return l.keeper.key() }
 // lease on the key. It never changes. Pass it to what the lock protects. It
 // may exceed 2⁵³: in JSON and JavaScript it must be a string.
 //
-// It is no secret, and gives no right to the lock: Detach and Attach continue a lease
-// in another process.
+// It is no secret and gives no right to the lock. To continue a lease in another process,
+// use Detach and Attach.
 func (l *Lease) Token() int64 { return l.token }
 
-// Err is nil as long as the process may believe in the lease. Otherwise it is a
-// *LostError. It looks at the clock, not only at what was noticed before: a process
-// that was stopped learns of the loss from its first call.
+// Err is nil while the lease is valid. Otherwise it is a *LostError. It looks at the
+// clock: a process that was stopped learns of the loss from its first call.
 func (l *Lease) Err() error {
 	k := l.keeper
 	now := k.locker.clock.Now()
@@ -112,9 +111,9 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 	return k.acq.Claim(), nil
 }
 
-// Extend renews the lease now and waits for the store's answer. The Locker renews
-// leases without it: it is for a holder that wants the whole TTL before a step that
-// must not be cut short. It returns until when the lease lasts at least, which
+// Extend renews the lease now and waits for the store's answer. Leases are renewed
+// without it: it is for a holder that wants the full TTL before a step that must not be
+// cut short. It returns until when the lease lasts at least, which
 // Config.MaxHold may bound.
 //
 // A *LostError says that the lease has ended. Other errors, the context's and those
@@ -278,12 +277,12 @@ func (l *Lease) downgradeFailed(failed error, unsure bool) error {
 const askEvery = time.Second
 
 // Asked returns a channel on which the lease receives the reason of each request to
-// release its lock (Locker.Ask), also of those that stood before. It is closed when the
-// lease ends. A reason that comes while the last one is not yet received is dropped.
+// release its lock (Locker.Ask), also of earlier ones that still last. It is closed when
+// the lease ends. A reason that comes while the last one is not yet received is dropped.
 //
 // From the first call on the lease looks in the store for requests, about every third of
-// its TTL, at most once a second: one more question each time. All calls return the same
-// channel, those of nested leases, too. The channel is closed at once if the store
+// its TTL and at most once a second. All calls return the same channel, also those of
+// nested leases. The channel is closed at once if the store
 // cannot show its locks, or if the key is too long for Ask.
 func (l *Lease) Asked() <-chan string {
 	t, k := l.root(), l.keeper
@@ -304,7 +303,7 @@ func (l *Lease) Asked() <-chan string {
 	return t.asked
 }
 
-// lookForRequests tells of the requests to release the lock until the lease ends.
+// lookForRequests sends the reasons of requests to release the lock until the lease ends.
 func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	defer close(asked)
 	key, held := AskPrefix+t.Key(), t.Context(context.Background())

@@ -50,9 +50,9 @@ func (l *Lease) Context(parent context.Context) context.Context {
 
 type nestKey struct{}
 
-// leaseContext is a context that ends with a lease and refers to it. Contexts
-// within contexts make a chain of all leases that their user holds: Go has no other
-// way to say "the same caller".
+// leaseContext is a context that ends with a lease and refers to it. Contexts within
+// contexts make a chain of all leases that their user holds. That chain is what "the
+// same caller" means here.
 type leaseContext struct {
 	context.Context
 	lease  *Lease
@@ -66,8 +66,8 @@ type leaseContext struct {
 type contexts map[*leaseContext]*leaseContext
 
 // endless has the values of a parent that never ends, and ends with the lease.
-// Value asks the lease's own context first: package context finds by a value which
-// context ends.
+// Value asks the lease's own context first, because package context finds the
+// cancellable parent by a value.
 type endless struct {
 	context.Context
 	parent context.Context
@@ -90,8 +90,8 @@ func (cs contexts) end(cause error) {
 	}
 }
 
-// Err looks at the clock, so that it is right even before the end of the lease, or
-// of a lease that it is nested in, was noticed.
+// Err looks at the clock: the end of the lease, or of a lease that it is nested in, may
+// not have been noticed yet.
 func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err

@@ -75,8 +75,8 @@ func (l *Lease) Detach() (handle string, err error) {
 // the lock goes over to this process as one act of the store. A second Attach of
 // the same handle gets a *LostError, and requests of the earlier process that are
 // still under way change nothing. On other stores the users of the handle must make
-// sure that only one of them attaches it: two that do believe in the same lease,
-// and one may continue with it after the other has unlocked it.
+// sure that only one process attaches it: two would both hold the same lease, and one
+// may continue with it after the other has unlocked it.
 //
 // Errors: a *LostError if the lock is no longer held under that handle; ErrHandle
 // for a text that is no handle; ErrUnavailable, after which the handle can still be
@@ -243,7 +243,7 @@ func parseHandle(text string) (h handle, err error) {
 }
 
 // ReadHandle returns the key and the token of the lease that a handle is for, or
-// ErrHandle if the text is no handle. It does not ask whether the lease stands.
+// ErrHandle if the text is no handle. It does not ask the store whether the lease is valid.
 func ReadHandle(handle string) (key string, token int64, err error) {
 	h, err := parseHandle(handle)
 	return h.Key, h.Token, err

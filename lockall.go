@@ -13,7 +13,7 @@ import (
 )
 
 // Leases are the leases of LockAll, one for each key, held together: when one of
-// them ends, for whatever reason, the whole has ended. All methods are safe for
+// them ends, for whatever reason, all count as ended. All methods are safe for
 // concurrent use.
 type Leases struct {
 	locker *Locker
@@ -148,7 +148,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	case good && ls.begin() == nil:
 		told := false
 		defer func() {
-			if !told { // one of those who were told has panicked
+			if !told { // a function of Events has panicked
 				ls.backOut(a.terms)
 			}
 		}()
@@ -180,7 +180,7 @@ func pending(err error) bool { return errors.Is(err, ErrHeld) || !acquire.Final(
 func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
 	returned := false
 	defer func() {
-		if !returned { // one of those who were told has panicked
+		if !returned { // a function of Events has panicked
 			(&Leases{locker: l, leases: leases}).backOut(a.terms)
 		}
 	}()
@@ -211,7 +211,7 @@ func (l *Locker) gatherEach(ctx context.Context, leases []*Lease, keys []string,
 	return nil
 }
 
-// begin starts the times of MaxHold and MinHold, if all leases were acquired and stand.
+// begin starts the times of MaxHold and MinHold, if all leases were acquired and are valid.
 // It returns the error of one that has ended, if there is one.
 func (ls *Leases) begin() error {
 	all := true
@@ -222,7 +222,7 @@ func (ls *Leases) begin() error {
 			return err
 		}
 	}
-	if !all { // what is backed out of is not to stay taken
+	if !all { // they are backed out of: MinHold must not keep them taken
 		return nil
 	}
 	now := ls.locker.clock.Coarse()
@@ -260,7 +260,7 @@ func (ls *Leases) Keys() []string {
 
 // Lease is the lease on one of the keys, nil if key is none of them. It can do what
 // any lease can: Pin, for "InTx" of the SQL stores, Downgrade, Detach. After its
-// Unlock the whole has ended, though the other keys stay held until Leases.Unlock.
+// Unlock the Leases have ended, though the other keys stay held until Leases.Unlock.
 func (ls *Leases) Lease(key string) *Lease {
 	for _, lease := range ls.leases {
 		if lease.Key() == key {
@@ -279,9 +279,9 @@ func (ls *Leases) Token(key string) int64 {
 	return 0
 }
 
-// Err is nil as long as the process may believe in all the leases. Otherwise it is
-// the *LostError of one that has ended; one that was lost comes before one that was
-// unlocked. It looks at the clock, as Lease.Err does.
+// Err is nil while all the leases are valid. Otherwise it is the *LostError of one that
+// has ended; one that was lost comes before one that was unlocked. It looks at the
+// clock, as Lease.Err does.
 func (ls *Leases) Err() (err error) {
 	for _, lease := range ls.leases {
 		if e := lease.Err(); e != nil && (err == nil || contextCause(err) == nil) {

@@ -19,9 +19,9 @@ import (
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
-// A Locker gives out leases on the locks of one store. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store. There are no tries or
-// delays to configure: Lock waits until its context ends, TryLock does not wait. Several
+// A Locker locks the keys of one store and renews the leases. All methods are safe for
+// concurrent use. It needs no Close; the caller closes the store. Lock waits until its
+// context ends, TryLock does not wait; there are no tries or delays to configure. Several
 // Lockers may share a store, for example to lock with another TTL; their callers exclude
 // each other.
 type Locker struct {
@@ -45,8 +45,8 @@ type Locker struct {
 	acquiring, releasing bound.Contexts
 }
 
-// New makes a Locker. It never talks to the store. It does not ignore what the
-// store cannot honour in a Config, but refuses it with a *ConfigError.
+// New makes a Locker. It refuses with a *ConfigError what the store cannot honour in a
+// Config. It sends no request to the store.
 func New(store driver.Locks, cfg Config) (*Locker, error) {
 	if store == nil {
 		return nil, &ConfigError{"store", "is nil: look at the error of the function that opened it"}
@@ -163,7 +163,7 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 	}
 }
 
-// Break ends the claims of all who hold key and lets the store grant the next
+// Break ends the claims of all holders of key and lets the store grant the next
 // waiter. It reports how many holders there were. The next token is higher than
 // theirs. A holder's contexts end when its process notices, at its next renewal at
 // the latest; until then it may act. Break is meant for people. Its errors are
@@ -190,22 +190,21 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 	return in, nil
 }
 
-// AskPrefix and the key of a lock form the name under which a request to release that
-// lock stands in the store, as a lock of its own. "baton ls" shows it, with the reason as
-// the owner.
+// AskPrefix before the key of a lock is the key of the requests to release that lock, which
+// the store keeps as locks. "baton ls" shows them, with the reason as the owner.
 const AskPrefix = "ask/"
 
 // Ask asks the holders of key to release it, and says why: a deployment that waits for a
-// long job, for example. It is a request: holders that look for it (Lease.Asked) learn of
-// it within about a third of their TTL, or a second if that is longer, and decide. Break is the way
-// that needs nobody's consent. Nobody need hold the lock.
+// long job, for example. Holders that look for requests (Lease.Asked) learn of it within
+// about a third of their TTL, or a second if that is longer, and decide. Break needs no
+// consent. The lock need not be held.
 //
-// The request stands until the lease that Ask returns is unlocked; that of a program that
-// crashed, for the TTL; none for longer than Config.MaxHold. Ask does not wait, and does
-// not lock key: call Lock for that.
-// Several requests can stand at once, on a store with read locks, and else one.
+// The request lasts until the lease that Ask returns is unlocked, for at most
+// Config.MaxHold; that of a program that crashed lasts for the TTL. Ask does not wait, and
+// does not lock key: call Lock for that. On a store with read locks a key can have several
+// requests at once, else one.
 //
-// Errors are TryLock's; a *HeldError if another request stands on a store without read
+// Errors are TryLock's; a *HeldError if there is another request on a store without read
 // locks; a *KeyError also for a key that is longer than the longest one less AskPrefix;
 // ErrUnsupported if holders could not learn of it because the store cannot show its locks.
 // The reason is legal as Owner is.
@@ -285,7 +284,7 @@ func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 // acquire waits in the local queue, then requests the lock from the store.
 func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *observed) (*Lease, error) {
 	var q *waitQueue // the caller is its front; nil for a TryLock while another goroutine is the front
-	var k *keeper    // handed over by the front before it, if any: a lock or a position
+	var k *keeper    // from the front before it, if any: a lock or a position
 	if wait {
 		var err error
 		if q, k, err = l.enter(ctx, key, a, o); err != nil {
@@ -325,9 +324,9 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 }
 
 // obtain requests the lock from the store until it is held, for the front of q. If
-// requests is false it first waits for the answer to what the front before has requested.
-// After an error the caller does not hold it; passed says that the next caller of q waits
-// for it now, and is the front.
+// requests is false it first waits for the outcome of what the previous front has
+// requested. After an error the caller does not hold the lock; passed says that the next
+// caller of q is the front now and waits for it.
 func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, wait bool, o *observed) (passed bool, err error) {
 	for ; ; requests = true {
 		if requests {
@@ -376,11 +375,11 @@ func (l *Locker) request(ctx context.Context, k *keeper, sent acquire.Moment, wa
 	return l.store.Acquire(call, k.request(sent, wait))
 }
 
-// await waits until the lock is held. again says that the store has lost the
-// position; passed is obtain's.
+// await waits until the lock is held. again says that the position is lost; passed is
+// obtain's.
 //
-// Hints and the renewer's questions both end in k.waiter. A missing hint costs one
-// more question to the store, and so does a spurious one.
+// The outcome comes by k.waiter, from a hint or from the answer to a question of the
+// renewer. A missing hint costs one more question to the store, and so does a spurious one.
 func (l *Locker) await(ctx context.Context, k *keeper, q *waitQueue) (again, passed bool, err error) {
 	select {
 	case o := <-k.waiter:

@@ -236,13 +236,13 @@ func TTL(d time.Duration) Option {
 
 // MinHold keeps the lock taken for at least d from when it was acquired, so that work
 // which is done once in a while is not done again so soon, by a program whose clock is
-// late for example. After an earlier Unlock nobody holds the lease, the process may end,
+// late for example. After an earlier Unlock the lock has no holder, the process may end,
 // and the store keeps the lock taken for the rest of the time. LockAll counts from its
 // return.
 //
 // It ends with a lease that was lost, broken or detached: a lock whose holder crashed is
 // free within its TTL, and so is one whose Unlock failed because the store did not answer,
-// if the Locker has no more success in the background. A nested lock has that of its outer
+// if the Locker does not succeed in the background either. A nested lock has that of its outer
 // one. A store that ties locks to the process that took them cannot do
 // it: the call fails with ErrUnsupported; and with a *ConfigError if d is more than the
 // store's longest TTL.

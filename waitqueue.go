@@ -108,7 +108,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	return nil, nil, fail("lock", key, err)
 }
 
-// stepOut takes a caller, who does not wait any more, out of q.
+// stepOut takes a caller that does not wait any more out of q.
 func (l *Locker) stepOut(q *waitQueue, c *caller) {
 	q.shard.Lock()
 	queued := c.queued
@@ -193,10 +193,10 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	return fit
 }
 
-// passOn gives what k waits for to the caller behind the front, which does not wait any
-// more: the position in the store's queue stays in the process, and the store learns
-// nothing. It returns false if there is no such caller, if that one asks for something
-// else, also for another MaxWaiting, or if the front's wait has an outcome already.
+// passOn gives what k waits for to the caller behind the front, when the front does not
+// wait any more: the position in the store's queue stays in the process, without a request
+// to the store. It returns false if there is no such caller, if that caller asks for
+// something else, also for another MaxWaiting, or if the wait has an outcome already.
 func (q *waitQueue) passOn(k *keeper) bool {
 	if q == nil || q.waiting.Load() == 0 {
 		return false

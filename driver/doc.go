@@ -24,7 +24,7 @@
 //
 //   - Acquire is idempotent in Claim.ID: a repeated request finds what the
 //     first one left and never takes a second position. With Retry it finds that
-//     whichever process made it.
+//     also if another process made it.
 //   - Release, Renew and Downgrade compare the ID: no process can end or prolong
 //     the claim of another.
 //   - The store's clock decides about expiry. No time of a client's clock is

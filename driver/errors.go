@@ -32,8 +32,8 @@ var (
 	ErrClosed = errors.New("store closed")
 )
 
-// HeldError refuses an attempt because others hold the lock or wait for it. A field
-// that the store does not know is zero.
+// HeldError refuses an attempt because the lock is held or has waiters. A field that
+// the store does not know is zero.
 type HeldError struct {
 	Key       string
 	Owner     string        // one of the holders
@@ -69,8 +69,8 @@ func (e *HeldError) Error() string {
 	return s
 }
 
-// QueueFullError refuses an attempt that would have to wait, because as many wait
-// already as its caller allows (Request.MaxWaiting).
+// QueueFullError refuses an attempt that would have to wait, because the queue has as
+// many waiters as Request.MaxWaiting allows.
 type QueueFullError struct {
 	Key     string
 	Waiting int  // how many wait, at least
@@ -89,8 +89,8 @@ func (e *QueueFullError) Error() string {
 }
 
 // Printable returns text with every character that cannot be seen escaped as in a
-// Go string, including line ends and marks that change the direction of writing. It
-// is for text that others wrote, before it reaches a terminal or a log.
+// Go string, including line ends and marks that change the direction of writing. Text
+// from other programs goes through it before it reaches a terminal or a log.
 func Printable(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }) {
 		return text
@@ -131,7 +131,7 @@ func roundAge(d time.Duration) time.Duration {
 // Programs that share a key must agree on its capacity.
 type CapacityError struct {
 	Key          string
-	InUse, Asked int64 // Whole stands for readers
+	InUse, Asked int64 // Whole: readers
 }
 
 func (e *CapacityError) Error() string {

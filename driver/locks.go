@@ -98,9 +98,8 @@ type Grant struct {
 	// a Ticket, may be answered with a higher one.
 	Token int64
 
-	// Ticket identifies the position or the grant in later calls. A grant that a
-	// position leads to carries a Token that is not lower than the position's
-	// Ticket.
+	// Ticket identifies the position or the grant in later calls. When a position
+	// becomes a grant, its Token is not lower than the position's Ticket.
 	Ticket int64
 
 	// TTL is how long the claim stands without another Renew. The store counts it

@@ -121,11 +121,12 @@ const MaxTakes = 16
 // A Take is what a request asks one limit for.
 type Take struct {
 	// Key names what is counted, as check.Key accepts it. Limits and locks are
-	// separate: one key can be both. What was taken under another limit of the key
-	// counts under this one, too, whatever its number, period and algorithm, until
-	// it comes back by that limit; neither a look, nor a refusal, nor another take
-	// changes that. The one exception is a bucket that is asked at another rate:
-	// its content comes back at the rate of the last request that took something.
+	// separate: one key can be both. Changing a key's limit, be it its number, its
+	// period or its algorithm, does not forget what was taken: that still counts
+	// until the old limit would have given it back. A look, a refusal or another
+	// take does not change that. The one exception is a bucket that is asked at
+	// another rate: its content comes back at the rate of the last request that
+	// took something.
 	Key string
 
 	Limit Limit

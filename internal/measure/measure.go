@@ -18,11 +18,11 @@ import (
 type Shape string
 
 const (
-	// Line: all want one key, through one Locker. They stand in the line
-	// within the process, which takes one place at the store.
+	// Line: all want one key, through one Locker. They wait in the Locker's local
+	// queue, so that the store sees one waiter.
 	Line Shape = "line"
-	// Crowd: all want one key, each with a Locker of its own. Each has a
-	// place in the store's queue, as that many processes would have.
+	// Crowd: all want one key, each with a Locker of its own. Each waits in the
+	// store's queue; unlike processes they share one client and its connections.
 	Crowd Shape = "crowd"
 	// Apart: each wants a key of its own, so that none waits for another.
 	Apart Shape = "apart"

@@ -162,7 +162,8 @@ func (r *Request) Answer(store string, clock int64, states []State, past *Past) 
 }
 
 // Repeated is the answer to a request that was allowed at at, for a turn wait µs later:
-// what the states say now, and how long it still has to wait. It spoils the states.
+// what the states say now, and how long it still has to wait. It overwrites the states:
+// clone them if they are kept.
 func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
 	d := limits.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]limits.Decision, len(r.Limits))}
 	for i, l := range r.Limits {
@@ -179,8 +180,8 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 // Decide does what the request asks for, and reports whether the states have to be
 // kept. There is one state for each of the request's limits. A request that is refused,
 // or only looks, changes nothing unless the clock did. The states need not be settled.
-// They are changed in place, and spoiled if they need not be kept. The store has to
-// look first for what it remembers for the request's ID.
+// It changes them in place; what is left in them is of use only if they have to be kept.
+// The store must first look for what it remembers for the request's ID.
 func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed bool) {
 	d = limits.Taken{OK: true, At: now, Limits: make([]limits.Decision, len(r.Limits))}
 	converted := false

@@ -86,10 +86,9 @@ scale: servers ## Measure how cost grows with leases, processes and waiters, and
 	go run -C bench ./scale $(SCALE)
 
 .PHONY: verify
-verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md and GUARANTEES.md
+verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md
 	go test ./internal/verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
 	go run ./internal/verify/campaign $(VERIFY)
-	go generate ./internal/guarantees
 
 .PHONY: soak
 soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md

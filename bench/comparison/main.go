@@ -1,6 +1,6 @@
 // Command comparison starts one server of each kind as private children, measures all
 // stores in one run of "baton bench", and writes docs/comparison.json and, from that,
-// docs/comparison.md and docs/comparison.html, and the same in Chinese. Run it by
+// docs/comparison.md and docs/comparison.html. Run it by
 // "make comparison", on a machine that has nothing else to do. With -draw it measures
 // nothing, and writes the pages again.
 package main
@@ -29,42 +29,41 @@ import (
 // granted is on the disk, or as near as possible.
 type contender struct {
 	name  string
-	setup string // in English
-	zh    string // and in Chinese
+	setup string
 	start func(t testserver.TB, dir string) (url string)
 }
 
 var contenders = []contender{
-	{"memory", "the goroutines of one process, no server", "一个进程里的 goroutine，没有服务器", func(testserver.TB, string) string { return "memory:" }},
-	{"SQLite", "a file on the disk, WAL, every commit synced", "磁盘上的一个文件，WAL，每次提交都落盘", func(_ testserver.TB, dir string) string {
+	{"memory", "the goroutines of one process, no server", func(testserver.TB, string) string { return "memory:" }},
+	{"SQLite", "a file on the disk, WAL, every commit synced", func(_ testserver.TB, dir string) string {
 		return "sqlite:" + filepath.Join(dir, "locks.db")
 	}},
-	{"Redis", "one server, appendonly yes, appendfsync everysec", "一台服务器，appendonly yes，appendfsync everysec", func(t testserver.TB, _ string) string {
+	{"Redis", "one server, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
 		return "redis://" + testserver.Redis(t, "--appendonly", "yes").Addr
 	}},
-	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", "这台机器上的五台服务器，appendonly yes，appendfsync everysec", func(t testserver.TB, _ string) string {
+	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
 		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
 		// durable=true lets them vote although they have just been started: none of
 		// them restarts.
 		return "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	}},
-	{"MariaDB", "one server, every commit synced", "一台服务器，每次提交都落盘", func(t testserver.TB, _ string) string {
+	{"MariaDB", "one server, every commit synced", func(t testserver.TB, _ string) string {
 		return "mysql://root@" + testserver.MariaDB(t).Addr + "/baton"
 	}},
-	{"PostgreSQL", "one server, every commit synced that must be", "一台服务器，该落盘的提交都落盘", func(t testserver.TB, _ string) string {
+	{"PostgreSQL", "one server, every commit synced that must be", func(t testserver.TB, _ string) string {
 		s := testserver.Postgres(t, "-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "full_page_writes=on")
 		return s.URL(s.Database(t))
 	}},
-	{"ZooKeeper", "one server, every transaction synced", "一台服务器，每个事务都落盘", func(t testserver.TB, _ string) string {
+	{"ZooKeeper", "one server, every transaction synced", func(t testserver.TB, _ string) string {
 		return "zk://" + testserver.ZooKeeper(t).Addr + "/locks"
 	}},
-	{"ZooKeeper of three", "three servers on this machine and its disk, every transaction synced by a majority", "这台机器和它的磁盘上的三台服务器，每个事务由多数派落盘", func(t testserver.TB, _ string) string {
+	{"ZooKeeper of three", "three servers on this machine and its disk, every transaction synced by a majority", func(t testserver.TB, _ string) string {
 		return "zk://" + strings.Join(testserver.ZooKeeperEnsemble(t, nil).Addrs(), ",") + "/locks"
 	}},
-	{"etcd", "one server, every write synced", "一台服务器，每次写入都落盘", func(t testserver.TB, _ string) string {
+	{"etcd", "one server, every write synced", func(t testserver.TB, _ string) string {
 		return "etcd://" + testserver.Etcd(t, "--unsafe-no-fsync=false").Addr + "/locks"
 	}},
-	{"etcd of three", "three servers on this machine and its disk, every write synced by a majority", "这台机器和它的磁盘上的三台服务器，每次写入由多数派落盘", func(t testserver.TB, _ string) string {
+	{"etcd of three", "three servers on this machine and its disk, every write synced by a majority", func(t testserver.TB, _ string) string {
 		var members []string
 		for _, m := range testserver.EtcdThree(t, "--unsafe-no-fsync=false").Members {
 			members = append(members, m.Addr)
@@ -136,7 +135,7 @@ func run(root string, each time.Duration, only string) error {
 		return fmt.Errorf("read what baton bench wrote: %w", err)
 	}
 	// The addresses of the servers are of no use: the servers are gone.
-	describe(&report, language.English)
+	describe(&report)
 	text, err := json.MarshalIndent(&report, "", " ")
 	if err != nil {
 		return err
@@ -145,12 +144,10 @@ func run(root string, each time.Duration, only string) error {
 }
 
 // describe says of each store what it was.
-func describe(r *measure.Report, l language.Language) {
+func describe(r *measure.Report) {
 	for i, s := range r.Stores {
 		for _, c := range contenders {
-			if c.name == s.Name && l == language.Chinese {
-				r.Stores[i].About = c.zh
-			} else if c.name == s.Name {
+			if c.name == s.Name {
 				r.Stores[i].About = c.setup
 			}
 		}
@@ -181,48 +178,25 @@ func pages(root string) (map[string][]byte, error) {
 	if err := json.Unmarshal(text, &report); err != nil {
 		return nil, fmt.Errorf("%s: %w", stored(root), err)
 	}
-	all := map[string][]byte{}
-	for _, of := range []struct {
-		language   language.Language
-		dir, title string
-	}{{language.English, "docs/", english}, {language.Chinese, "docs/zh/", chinese}} {
-		describe(&report, of.language)
-		var b strings.Builder
-		b.WriteString(of.title)
-		for _, s := range report.Stores {
-			if of.language == language.Chinese {
-				fmt.Fprintf(&b, "- **%s**：%s\n", s.Name, s.About)
-			} else {
-				fmt.Fprintf(&b, "- **%s**: %s\n", s.Name, s.About)
-			}
-		}
-		b.WriteString("\n")
-		report.Markdown(&b, of.language)
-		all[of.dir+"comparison.md"] = []byte(b.String())
-		var html bytes.Buffer
-		if err := page.Write(&html, page.Page{Report: &report, Language: of.language}); err != nil {
-			return nil, err
-		}
-		all[of.dir+"comparison.html"] = html.Bytes()
+	describe(&report)
+	var b strings.Builder
+	b.WriteString(head)
+	for _, s := range report.Stores {
+		fmt.Fprintf(&b, "- **%s**: %s\n", s.Name, s.About)
 	}
-	return all, nil
+	b.WriteString("\n")
+	report.Markdown(&b, language.English)
+	var html bytes.Buffer
+	if err := page.Write(&html, page.Page{Report: &report, Language: language.English}); err != nil {
+		return nil, err
+	}
+	return map[string][]byte{"docs/comparison.md": []byte(b.String()), "docs/comparison.html": html.Bytes()}, nil
 }
 
-const english = `# The stores compared
-
-[简体中文](zh/comparison.md)
+const head = `# The stores compared
 
 What ` + "`make comparison`" + ` measured: every store in one run, the stores taking turns, on one machine that runs the
 servers, too. **[The same as plots](comparison.html)**. Read it as ratios: a network between program and server
 adds its round trip to all of them but memory and SQLite.
-
-`
-
-const chinese = `# 各种存储的比较
-
-[English](../comparison.md)
-
-` + "`make comparison`" + ` 测得的结果：所有存储在同一次运行里轮流测量，服务器也在同一台机器上。**[同样的结果画成图](comparison.html)**。
-请当作比例来读：程序与服务器之间隔着网络时，除内存和 SQLite 外，每一种都要加上网络的往返时间。
 
 `

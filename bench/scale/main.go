@@ -1,7 +1,7 @@
 // Command scale measures how the cost of Baton grows with what is asked of it: leases,
 // processes, waiters of one key, acquisitions and decisions per second. It starts one
 // server of each kind as private children, writes what it measured to docs/scale.json,
-// and makes docs/scale.md and docs/zh/scale.md from that. Run it by "make scale", on a
+// and makes docs/scale.md from that. Run it by "make scale", on a
 // machine that has nothing else to do. It needs Linux.
 //
 // Each part of a measurement runs in a process of its own, a copy of this program, so
@@ -30,7 +30,7 @@ func main() {
 	root := flag.String("root", "..", "the `directory` of the repository")
 	only := flag.String("only", "", "measure only these `stores`, separated by commas, and keep the others' figures")
 	quick := flag.Bool("quick", false, "measure little, for a few seconds, and print the figures")
-	render := flag.Bool("render", false, "make the pages from docs/scale.json, without measuring")
+	render := flag.Bool("render", false, "make the page from docs/scale.json, without measuring")
 	flag.Parse()
 	if err := run(*root, *only, *quick, *render); err != nil {
 		fmt.Fprintln(os.Stderr, "scale:", err)
@@ -45,7 +45,7 @@ func run(root, only string, quick, render bool) error {
 		if err != nil {
 			return err
 		}
-		return writePages(root, r)
+		return writePage(root, r)
 	}
 	p, kinds := full, kinds
 	if quick {
@@ -89,7 +89,7 @@ func run(root, only string, quick, render bool) error {
 		}
 		return err
 	}
-	return writePages(root, r)
+	return writePage(root, r)
 }
 
 func namesOf(kinds []kind) string {

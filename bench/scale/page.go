@@ -16,28 +16,17 @@ import (
 )
 
 //go:embed scale.md.tmpl
-var english string
+var text string
 
-//go:embed scale.zh.md.tmpl
-var chinese string
-
-// pages are the templates of the pages, by file in docs.
-var pages = map[string]string{"scale.md": english, "zh/scale.md": chinese}
-
-func writePages(root string, r *results) error {
-	for name, text := range pages {
-		page, err := makePage(text, r)
-		if err != nil {
-			return fmt.Errorf("docs/%s: %w", name, err)
-		}
-		if err := os.WriteFile(filepath.Join(root, "docs", filepath.FromSlash(name)), page, 0o644); err != nil {
-			return err
-		}
+func writePage(root string, r *results) error {
+	page, err := makePage(r)
+	if err != nil {
+		return fmt.Errorf("docs/scale.md: %w", err)
 	}
-	return nil
+	return os.WriteFile(filepath.Join(root, "docs", "scale.md"), page, 0o644)
 }
 
-func makePage(text string, r *results) ([]byte, error) {
+func makePage(r *results) ([]byte, error) {
 	t, err := template.New("page").Funcs(template.FuncMap{"join": strings.Join}).Parse(text)
 	if err != nil {
 		return nil, err
@@ -47,8 +36,8 @@ func makePage(text string, r *results) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// view is what the templates show. A row is a line of a table: the template says what
-// stands above it, because that is in its language.
+// view is what the template shows. A row is a line of a table: the template says what
+// stands above it.
 type view struct{ *results }
 
 const none = "–"

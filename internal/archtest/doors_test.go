@@ -79,8 +79,6 @@ const doors = `
 	# The store for the tests of programs stands beside what they use.
 	batontest:          baton driver driver/* internal/leasemath store/memstore
 
-	# The guarantees are written from the traits of all stores, and from what was seen.
-	internal/guarantees: driver driver/* store/* internal/verify internal/verify/*
 
 	# The dashboard is made of the table of metrics.
 	internal/monitoring: adapters/metrics
@@ -100,8 +98,8 @@ const doors = `
 	internal/verify/lines:
 	internal/verify/workers:
 	internal/verify/results:     internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines
-	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results internal/translated
-	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines internal/translated
+	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
+	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines
 	internal/verify/deploy:      * !internal/verify
 	internal/verify/fault:       * !internal/verify
 	examples/*:         *

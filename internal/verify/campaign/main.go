@@ -29,12 +29,7 @@ import (
 	"github.com/batonhq/baton/internal/verify/results"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/redisstore/goredis"
-
-	"github.com/batonhq/baton/internal/translated"
 )
-
-// pageFile is the page that is published.
-const pageFile = "docs/verification.md"
 
 func main() {
 	verify.GoRedis = func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), end func() error) {
@@ -46,7 +41,7 @@ func main() {
 	c := campaign{}
 	flag.StringVar(&c.results, "results", "docs/verification.jsonl", "where the sums of all runs are kept")
 	flag.StringVar(&c.record, "record", ".verify/verification.jsonl", "where each run is kept")
-	flag.StringVar(&c.page, "page", pageFile, "the page to write; its Chinese twin is written with it")
+	flag.StringVar(&c.page, "page", "docs/verification.md", "the page to write")
 	flag.DurationVar(&c.budget, "budget", 2*time.Hour, "begin nothing new after so long")
 	flag.DurationVar(&c.length, "for", 6*time.Second, "how long the clients work under each fault")
 	flag.Uint64Var(&c.seeds, "seeds", 10, "how many runs each cell is to have")
@@ -269,8 +264,5 @@ func (c *campaign) write() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(c.page, []byte(text), 0o644); err != nil || c.page != pageFile {
-		return err
-	}
-	return translated.Write(".", pageFile)
+	return os.WriteFile(c.page, []byte(text), 0o644)
 }

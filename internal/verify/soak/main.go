@@ -20,19 +20,14 @@ import (
 
 	"github.com/batonhq/baton/internal/verify/deploy"
 	"github.com/batonhq/baton/internal/verify/lines"
-
-	"github.com/batonhq/baton/internal/translated"
 )
-
-// pageFile is the page that is published.
-const pageFile = "docs/soak.md"
 
 func main() {
 	childMain()
 	log.SetFlags(log.Ltime)
 	var s soak
 	flag.StringVar(&s.results, "results", "docs/soak.jsonl", "where results are kept")
-	flag.StringVar(&s.page, "page", pageFile, "the page to write; its Chinese twin is written with it")
+	flag.StringVar(&s.page, "page", "docs/soak.md", "the page to write")
 	flag.StringVar(&s.samples, "samples", "", "a file to which all that is seen is added")
 	flag.DurationVar(&s.length, "for", 30*time.Minute, "how long the load lasts")
 	flag.DurationVar(&s.drain, "drain", 15*time.Minute, "how long to wait, after that, for keys to go")
@@ -276,8 +271,5 @@ func (s *soak) write() error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(s.page, []byte(text), 0o644); err != nil || s.page != pageFile {
-		return err
-	}
-	return translated.Write(".", pageFile)
+	return os.WriteFile(s.page, []byte(text), 0o644)
 }

@@ -110,32 +110,6 @@ func TestPlantedPrograms(t *testing.T) {
 	}
 }
 
-// The page is what the results say.
-func TestPageIsFresh(t *testing.T) {
-	t.Parallel()
-	all, err := known("../../../docs/soak.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := page(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile("../../../docs/soak.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("docs/soak.md is stale: go run ./internal/verify/soak -render")
-	}
-	for _, r := range all {
-		was := r.Verdict
-		if r.judge(); r.Verdict != was {
-			t.Errorf("%s: %s is published, and by today's rule it is %s: %v", r.Kind, was, r.Verdict, r.Why)
-		}
-	}
-}
-
 // The last result of a kind is the one that is kept, also after an end in the
 // middle of a line.
 func TestResults(t *testing.T) {

@@ -2,10 +2,8 @@ package main
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -14,58 +12,6 @@ import (
 	"github.com/batonhq/baton/internal/verify/lines"
 	"github.com/batonhq/baton/internal/verify/results"
 )
-
-// The page is what the results say.
-func TestPageIsFresh(t *testing.T) {
-	t.Parallel()
-	all, err := results.Load("../../../docs/verification.jsonl")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := page(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile("../../../docs/verification.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if string(got) != want {
-		t.Error("docs/verification.md is stale: go run ./internal/verify/campaign -render")
-	}
-}
-
-// Each test that the page names as the one that keeps a defect away is there.
-func TestNamedTestsExist(t *testing.T) {
-	t.Parallel()
-	_, found, _ := strings.Cut(pageText, "## What it has found in Baton")
-	found, _, _ = strings.Cut(found, "\n## ")
-	missing := make(map[string]bool)
-	for _, name := range regexp.MustCompile("`(Test\\w+)`").FindAllStringSubmatch(found, -1) {
-		missing[name[1]] = true
-	}
-	if len(missing) == 0 {
-		t.Fatal("the page names no test")
-	}
-	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || !strings.HasSuffix(path, "_test.go") {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		for name := range missing {
-			if strings.Contains(string(text), "\nfunc "+name+"(t *testing.T)") {
-				delete(missing, name)
-			}
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range missing {
-		t.Errorf("there is no %s", name)
-	}
-}
 
 // What a claim says must hold, and was seen broken, is not published without an
 // explanation.

@@ -1,5 +1,4 @@
-// Package pagecode reads the fenced code of pages in Markdown, and compares their Go code
-// with files that the compiler reads.
+// Package pagecode reads the fenced code of pages in Markdown.
 package pagecode
 
 import "strings"
@@ -9,7 +8,9 @@ const fence = "```"
 // A Block is fenced code. Its fences stand at the starts of lines.
 type Block struct {
 	Language string // "" if the page names none
+	Marks    string // what follows the language
 	Text     string
+	Line     int // of the first line of Text
 }
 
 // All are the blocks of a page. One that no fence ends reaches to the end of the page.
@@ -47,9 +48,11 @@ func Prose(page string) string {
 func read(page string) (prose string, blocks []Block) {
 	var rest strings.Builder
 	inside := false
+	n := 0
 	for line := range strings.Lines(page) {
+		n++
 		bare := strings.TrimSuffix(line, "\n")
-		language, begins := strings.CutPrefix(bare, fence)
+		info, begins := strings.CutPrefix(bare, fence)
 		switch {
 		case inside && bare == fence:
 			inside = false
@@ -57,7 +60,8 @@ func read(page string) (prose string, blocks []Block) {
 			blocks[len(blocks)-1].Text += line
 		case begins:
 			inside = true
-			blocks = append(blocks, Block{Language: language})
+			language, marks, _ := strings.Cut(info, " ")
+			blocks = append(blocks, Block{Language: language, Marks: marks, Line: n + 1})
 		default:
 			rest.WriteString(line)
 			continue

@@ -1,7 +1,6 @@
 package baton
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -141,34 +140,6 @@ func defaultOwner() string {
 // newTerms are the terms of a complete Config.
 func newTerms(cfg Config) *acquire.Terms {
 	return &acquire.Terms{TTL: cfg.TTL, Margin: cfg.Margin, LockDelay: cfg.LockDelay, MaxHold: cfg.MaxHold, Jitter: rand.N[time.Duration]}
-}
-
-// termsOf are the terms of one call.
-func (l *Locker) termsOf(a *ask) (*acquire.Terms, error) {
-	if a.ttl == 0 && a.minHold == 0 {
-		return l.terms, nil
-	}
-	ttl := cmp.Or(a.ttl, l.terms.TTL)
-	if t := l.other.Load(); t != nil && t.TTL == ttl && t.MinHold == a.minHold {
-		return t, nil
-	}
-	cfg := l.cfg
-	if cfg.TTL = ttl; l.marginFollows {
-		cfg.Margin = 0
-	}
-	if err := cfg.complete(l.traits); err != nil {
-		return nil, err
-	}
-	if a.minHold > 0 && l.traits.Sessions {
-		return nil, fmt.Errorf("baton: store %s ties a lock to the process that took it, and cannot keep it taken for a MinHold: %w", l.traits.Store, ErrUnsupported)
-	}
-	if most := l.traits.MaxTTL; most > 0 && a.minHold > most {
-		return nil, &ConfigError{"MinHold", fmt.Sprintf("is %v; store %s accepts at most %v", a.minHold, l.traits.Store, most)}
-	}
-	t := newTerms(cfg)
-	t.MinHold = a.minHold
-	l.other.Store(t)
-	return t, nil
 }
 
 // An Option changes what one call asks for. Without options a call asks for the

@@ -41,9 +41,6 @@ func (a *Machine) Issue(now Moment, part bool) Effects {
 	return 0
 }
 
-// LeaseToken is the token of the last issued lease.
-func (a *Machine) LeaseToken() int64 { return a.token*leasemath.TokensPerGrant + max(0, a.issued-1) }
-
 // StartLimit starts the time of MaxHold and MinHold.
 func (a *Machine) StartLimit(now Moment) {
 	if a.terms.MaxHold > 0 {

@@ -97,6 +97,9 @@ func (a *Machine) IsHeld() bool        { return a.phase == held }
 // Lost is the same pointer for as long as the loss is the same.
 func (a *Machine) Lost() *Loss { return a.lost }
 
+// LeaseToken is the token of the last issued lease.
+func (a *Machine) LeaseToken() int64 { return a.token*leasemath.TokensPerGrant + max(0, a.issued-1) }
+
 // Unissued reports whether no lease was issued of the present grant, if there is one.
 // requests says that the store must be asked again before there is one.
 func (a *Machine) Unissued() (unissued, requests bool) {

@@ -75,20 +75,9 @@ func holds(t *testing.T, cfg Config) {
 	}
 }
 
-func TestSQLiteHolds(t *testing.T) {
-	t.Parallel()
-	holds(t, quick("sqlite:"+filepath.Join(t.TempDir(), "locks.db"), "f02", "f05"))
-}
-
-// What goes through proxies is broken there.
-func TestRedisHolds(t *testing.T) {
-	t.Parallel()
-	server := testserver.Redis(t)
-	holds(t, quick("redis://"+server.Addr, "f07"))
-}
-
 // Several faults set in at the same time, and are over when the clients wind up.
 func TestTogetherHolds(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.NeedRedis(t)
 	cfg := quick("", "server-kill+f04+f07")

@@ -88,7 +88,7 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 }
 
 func (t *trial) scene() *fault.Scene {
-	s := &fault.Scene{Proxies: t.wires, Servers: t.place.servers, TTL: t.cfg.TTL, Rand: t.rng, Mark: t.marks.now}
+	s := &fault.Scene{Proxies: t.wires, Servers: t.place.servers, TTL: t.cfg.TTL, Rand: t.rng, Mark: t.marks.now, Silent: t.silent}
 	for _, p := range t.seats {
 		s.Clients = append(s.Clients, p)
 	}
@@ -101,6 +101,16 @@ func (t *trial) scene() *fault.Scene {
 		}
 	}
 	return s
+}
+
+// silent is fault.Scene's.
+func (t *trial) silent(seat int) (over func()) {
+	client := 0
+	if seat != fault.AllClients {
+		client = t.seats[seat].now().client
+	}
+	t.marks.add(history.Mark{At: history.Now(), What: history.Silent, Client: client})
+	return func() { t.marks.add(history.Mark{At: history.Now(), What: history.Answers, Client: client}) }
 }
 
 func (t *trial) orders(seat int) orders {
@@ -376,6 +386,8 @@ func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 		Explains:     2*t.cfg.TTL + t.bound,
 		Keeps:        t.cfg.keeps || fault.Keeps(t.cfg.Local, t.fault.ID) && (!t.fronted() || t.fault.ID == quiet),
 		Young:        driver.ClaimTTL,
+		Always:       t.fault.Always,
+		Trust:        !t.fronted(),
 	}
 	processes := len(t.seats) + len(h.Killed())
 	for i := range h.Decisions {

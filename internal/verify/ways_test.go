@@ -11,6 +11,7 @@ import (
 // Clients in other languages, by the agent and over HTTP, and those of the library
 // exclude each other, while a client is killed, an agent is, and a server is.
 func TestOtherLanguagesHold(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.Python(t)
 	testserver.PHP(t)

@@ -49,6 +49,14 @@ type Rules struct {
 	Explains time.Duration
 	Keeps    bool
 	Young    time.Duration
+
+	// Always says that waiters are owed a grant while the fault lasts, too: it breaks
+	// other clients only, and those that it kills hold nothing for longer than TTL.
+	Always bool
+
+	// Trust says that a client trusts a lease for at most TTL after it has sent the last
+	// request that was answered.
+	Trust bool
 }
 
 // A Limit is the rule for a limiter's key: at most Most in any time as long as Window.
@@ -125,6 +133,8 @@ type Looked struct {
 
 	Replayed int `json:"replayed"` // decisions, in the order of the store's clock
 
+	Silenced int `json:"silenced,omitempty"` // leases that were trusted when the requests of their client were no longer answered
+
 	Lost   int     `json:"lost"`   // leases that ended before their release
 	Shares int     `json:"shares"` // times in which more was asked of a limit than it had
 	Share  float64 `json:"share"`  // the least part that was served in one of them
@@ -150,6 +160,7 @@ func Run(h *history.History, r Rules) Findings {
 	f.windows(h, r.Limits)
 	f.counts(h, r.Limits)
 	f.lost(h, keys, r)
+	f.trust(h, keys, r)
 	f.lively(h, keys, r)
 	slices.SortFunc(f.Violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Check, b.Check), cmp.Compare(a.Text, b.Text))

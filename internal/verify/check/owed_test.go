@@ -147,3 +147,32 @@ func TestShare(t *testing.T) {
 		}
 	}
 }
+
+// A lease may be trusted for the TTL after the last answer, by the client that gets none.
+func TestTrust(t *testing.T) {
+	const ttl = 100
+	for _, c := range []struct {
+		name    string
+		to      int64 // the belief
+		client  int   // that is silenced, 0: all
+		answers int64 // from when on
+		found   bool
+	}{
+		{"ends in time", 150 + ttl, 1, 900, false},
+		{"ends too late", 151 + ttl, 1, 900, true},
+		{"no server answers", 151 + ttl, 0, 900, true},
+		{"another client", 151 + ttl, 2, 900, false},
+		{"answered again", 500, 1, 150 + ttl, false},
+		{"answered again, too late", 500, 1, 151 + ttl, true},
+	} {
+		h := &history.History{
+			Holds: []history.Hold{hold(1, history.Exclusive, 1, 100, c.to)},
+			Marks: []history.Mark{{At: 150, What: history.Silent, Client: c.client}, {At: c.answers, What: history.Answers, Client: c.client}},
+		}
+		f := Findings{}
+		f.trust(h, byKey(h, &f), Rules{TTL: ttl, Trust: true})
+		if got := slices.Contains(checks(f), "trust"); got != c.found {
+			t.Errorf("%s: found %v: %+v", c.name, got, f.Violations)
+		}
+	}
+}

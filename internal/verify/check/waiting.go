@@ -18,6 +18,14 @@ type world struct {
 	killed               map[int]int64
 }
 
+// owed returns from when on waiters are owed a grant.
+func (w *world) owed() int64 {
+	if w.Always {
+		return 0
+	}
+	return w.healed
+}
+
 // limit is how long anything may take when nothing is broken.
 func (w *world) limit() int64 { return int64(w.TTL + w.Bound) }
 
@@ -82,7 +90,7 @@ func (f *Findings) waiting(w *world, keys []locked) {
 		idle := w.idle(k)
 		late := make(map[stretch][]*history.Hold) // by the idle time
 		for _, o := range k.holds {
-			from, to := max(o.Called, w.healed), w.answered(o)
+			from, to := max(o.Called, w.owed()), w.answered(o)
 			if !o.Waits || from >= to {
 				continue
 			}
@@ -108,7 +116,7 @@ func (f *Findings) waiting(w *world, keys []locked) {
 			first := waiters[0] // the one that was called first
 			v := Violation{
 				Promise: Lively, Check: "waiting", Key: k.key,
-				From: max(s.from, first.Called, w.healed), To: min(s.to, w.answered(first)), Ops: opsOf(waiters),
+				From: max(s.from, first.Called, w.owed()), To: min(s.to, w.answered(first)), Ops: opsOf(waiters),
 			}
 			f.violation(v, "%s and %d others waited for %v while nobody held the lock: owed are %v",
 				who(first), len(waiters)-1, history.Duration(v.From, v.To), time.Duration(w.limit()))

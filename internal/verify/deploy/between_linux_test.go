@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // wires are the connections of a process: the inode of a socket is in the list of
@@ -47,6 +49,7 @@ func wires(t *testing.T, pid int) (ends map[string]bool) {
 // Servers of which one can be isolated talk to each other through proxies alone,
 // also when one of them has come back.
 func TestIsolateLeavesNoWay(t *testing.T) {
+	testserver.Long(t)
 	for _, kind := range []string{"sentinel", "zookeeper3", "etcd3"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()

@@ -46,6 +46,7 @@ func lock(t *testing.T, locks *baton.Locker, key string) *baton.Lease {
 
 // An administrator deletes the locks, and the next one has them at once.
 func TestWipe(t *testing.T) {
+	testserver.Long(t)
 	for _, kind := range []string{"redis", "cluster", "sqlite", "etcd"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +70,7 @@ func TestWipe(t *testing.T) {
 // What was locked when the snapshot was taken, and is not any more, is locked when
 // that is restored.
 func TestSnapshot(t *testing.T) {
+	testserver.Long(t)
 	for _, kind := range []string{"redis", "sqlite", "postgres"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -117,6 +119,7 @@ func subscribers(t *testing.T, d *Deployment) []string {
 
 // The connections by which clients are woken are other ones afterwards.
 func TestDeafen(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := Start(t, "redis", 2)
 	holder, waiter := newLocker(t, d.URL(0), MaxTTL), newLocker(t, d.URL(1), MaxTTL)
@@ -158,6 +161,7 @@ func TestDeafen(t *testing.T) {
 
 // The slots of all keys are elsewhere, and come back.
 func TestReshapeOfACluster(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := Start(t, "cluster", 1)
 	locks := newLocker(t, d.URL(0), MaxTTL)
@@ -199,6 +203,7 @@ func TestReshapeOfACluster(t *testing.T) {
 
 // A member goes and comes back as another one, and right after it the next.
 func TestReshapeOfEtcd(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := Start(t, "etcd3", 1)
 	locks := newLocker(t, d.URL(0), MaxTTL)
@@ -223,6 +228,7 @@ func TestReshapeOfEtcd(t *testing.T) {
 // A client that has lost the right to channels is thrown out of them, and comes back
 // when it has the right again.
 func TestMute(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := Start(t, "redis", 2)
 	holder, waiter := newLocker(t, d.URL(0), MaxTTL), newLocker(t, d.URL(1), MaxTTL)
@@ -268,6 +274,7 @@ func TestMute(t *testing.T) {
 
 // While the disk of one member stalls the others go on, and then it does.
 func TestStall(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	testserver.Stalling(t)

@@ -98,6 +98,14 @@ type Kind struct {
 // in a deployment for TTLs up to ttl.
 func (k Kind) Bound(ttl time.Duration) time.Duration { return k.bound + k.ttls*max(ttl, MaxTTL) }
 
+// Need skips a test if a server of the kind is not installed.
+func (k Kind) Need(tb testserver.TB) {
+	tb.Helper()
+	if k.need != nil {
+		k.need(tb)
+	}
+}
+
 // Kinds are all kinds of store.
 var Kinds = []Kind{
 	{"redis", "a Redis that writes everything to its disk", 2 * time.Second, 0, testserver.NeedRedis, (*builder).redis},
@@ -170,8 +178,8 @@ func Open(kind string, o Options) (*Deployment, error) {
 // starts ends with the test.
 func Start(tb testserver.TB, kind string, clients int) *Deployment {
 	tb.Helper()
-	if k, err := Find(kind); err == nil && k.need != nil {
-		k.need(tb)
+	if k, err := Find(kind); err == nil {
+		k.Need(tb)
 	}
 	d, err := Open(kind, Options{Clients: clients, Clocks: true})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 
 // Two clients of every kind exclude each other, each through proxies of its own.
 func TestKinds(t *testing.T) {
+	testserver.Long(t)
 	for _, k := range Kinds {
 		t.Run(k.Name, func(t *testing.T) {
 			t.Parallel()
@@ -80,6 +81,7 @@ func TestKinds(t *testing.T) {
 
 // Nothing is loaded into plain servers.
 func TestPlainServers(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	for _, clocks := range []bool{true, false} {
 		d, err := Open("redis", Options{Clients: 1, Clocks: clocks})

@@ -25,7 +25,7 @@ var clientFaults = []Fault{
 	},
 	{
 		ID: "f02", Name: "kill", Does: "a process that holds locks is killed, and started again",
-		Needs: others,
+		Needs: others, Always: true,
 		Run: func(ctx context.Context, s *Scene) error {
 			n, c := s.holder(ctx)
 			defer s.breaks("client %d is killed", n)()
@@ -61,6 +61,7 @@ var clientFaults = []Fault{
 			for _, p := range s.Proxies(n) {
 				silence(p)
 			}
+			defer s.silent(n)()
 			pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
 			return nil
 		},

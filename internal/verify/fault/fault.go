@@ -53,6 +53,10 @@ type Scene struct {
 	Rand    *rand.Rand // the only source of chance
 	Mark    func(history.MarkWhat, string)
 
+	// Silent marks that no request of a client is answered; AllClients: of none. The
+	// returned function marks that some may be.
+	Silent func(client int) (over func())
+
 	part, parts int // of the faults that run together; 0 parts: there is one
 }
 
@@ -68,6 +72,9 @@ type Fault struct {
 	// Owed says that liveness is owed all the time, and not only when the faults are
 	// over: nothing is down, it is only far away or slow.
 	Owed bool
+	// Always says that waiters are owed a grant while the fault lasts, too: it breaks
+	// other clients only.
+	Always bool
 	// RoundTrip is the longest time that a request takes meanwhile, if that is long: a
 	// grant takes several requests.
 	RoundTrip time.Duration
@@ -110,6 +117,21 @@ func pause(ctx context.Context, d time.Duration) {
 func (s *Scene) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.Rand.Int64N(int64(d) + 1))
 }
+
+// AllClients are the clients that Scene.Silent is for when servers are silent.
+const AllClients = -1
+
+// silent marks that no request of a client is answered; the returned function marks
+// that some may be.
+func (s *Scene) silent(client int) (over func()) {
+	if s.Silent == nil {
+		return func() {}
+	}
+	return s.Silent(client)
+}
+
+// alone reports whether one server answers all requests.
+func (s *Scene) alone() bool { return len(s.Servers.Servers) == 1 }
 
 // breaks marks that a fault has set in; the returned function marks its end.
 func (s *Scene) breaks(format string, args ...any) (heals func()) {

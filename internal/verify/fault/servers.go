@@ -19,7 +19,12 @@ var serverFaults = settled([]Fault{
 			n := s.server()
 			s.Servers.Servers[n].Kill()
 			defer s.breaks("server %d is killed", n)()
+			over := func() {}
+			if s.alone() {
+				over = s.silent(AllClients)
+			}
 			pause(ctx, s.upTo(s.TTL/2))
+			over()
 			return s.Servers.Servers[n].Restart()
 		},
 	},
@@ -146,7 +151,9 @@ var serverFaults = settled([]Fault{
 				x.Kill()
 			}
 			defer s.breaks("all servers are killed")()
+			over := s.silent(AllClients)
 			pause(ctx, s.upTo(s.TTL*2/3))
+			over()
 			return deploy.RestartAll(s.Servers.Servers)
 		},
 	},
@@ -296,7 +303,12 @@ func stopServer(ctx context.Context, s *Scene) (err error) {
 		return err
 	}
 	defer s.breaks("server %d stops", n)()
+	over := func() {}
+	if s.alone() {
+		over = s.silent(AllClients)
+	}
 	pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+	over()
 	return s.Servers.Servers[n].Cont()
 }
 
@@ -372,7 +384,9 @@ func loseMajority(ctx context.Context, s *Scene) error {
 		}
 	}
 	defer s.breaks("%d of %d servers are %s", len(lost), len(all), what)()
+	over := s.silent(AllClients)
 	pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+	over()
 	return errors.Join(append(errs, heal())...)
 }
 

@@ -243,6 +243,7 @@ func (s *site) stepped(t *testing.T) {
 // Every fault breaks what it says on every kind that it can be had on, and when
 // it is over every client gets locks.
 func TestServerFaults(t *testing.T) {
+	testserver.Long(t)
 	var kinds sync.WaitGroup
 	defer kinds.Wait()
 	for _, k := range deploy.Kinds {

@@ -59,14 +59,15 @@ func together(parts []Fault) (f Fault, err error) {
 		}
 		return strings.Join(all, sep)
 	}
-	both := Fault{Owed: true}
+	both := Fault{Owed: true, Always: true}
 	for _, p := range parts {
 		both.RoundTrip = max(both.RoundTrip, p.RoundTrip)
 		both.TTL, both.Owed = max(both.TTL, p.TTL), both.Owed && p.Owed
+		both.Always = both.Always && p.Always
 		both.Clocks, both.Disks, both.Callers = both.Clocks || p.Clocks, both.Disks || p.Disks, both.Callers || p.Callers
 	}
 	return Fault{
-		RoundTrip: both.RoundTrip, TTL: both.TTL, Owed: both.Owed, Clocks: both.Clocks, Disks: both.Disks, Callers: both.Callers,
+		RoundTrip: both.RoundTrip, TTL: both.TTL, Owed: both.Owed, Always: both.Always, Clocks: both.Clocks, Disks: both.Disks, Callers: both.Callers,
 		ID:   texts(func(p Fault) string { return p.ID }, "+"),
 		Name: texts(func(p Fault) string { return p.Name }, "+"),
 		Does: texts(func(p Fault) string { return p.Does }, "; "),

@@ -114,17 +114,19 @@ type Mark struct {
 	At     int64    `json:"at"`
 	What   MarkWhat `json:"mark"`
 	Text   string   `json:"text,omitempty"`
-	Client int      `json:"client,omitempty"` // with Killed
+	Client int      `json:"client,omitempty"` // with Killed, Silent and Answers; 0: all
 }
 
 // MarkWhat says which moment.
 type MarkWhat string
 
 const (
-	Begins MarkWhat = "begins" // the clients are at work
-	Breaks MarkWhat = "breaks" // a fault sets in
-	Heals  MarkWhat = "heals"  // that fault is over
-	Ends   MarkWhat = "ends"   // all clients are done; those that are not are killed after this
+	Begins  MarkWhat = "begins"  // the clients are at work
+	Breaks  MarkWhat = "breaks"  // a fault sets in
+	Heals   MarkWhat = "heals"   // that fault is over
+	Silent  MarkWhat = "silent"  // no request of a client is answered from here on
+	Answers MarkWhat = "answers" // that may be over from here on
+	Ends    MarkWhat = "ends"    // all clients are done; those that are not are killed after this
 
 	// All faults are over: from here on liveness is owed. In a run without faults that
 	// is from the beginning.

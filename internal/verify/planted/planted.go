@@ -44,6 +44,7 @@ type Defect struct {
 var All = []Defect{
 	// The store decides wrongly about locks.
 	store("never expires", "f02", check.Lively, bug(badstores.NeverExpires)),
+	{Name: "expires late", Fault: "f02", Breaks: check.Lively, Check: "waiting", Keys: 1, Store: spoilt(expiresLate)},
 	store("expires early", "f06", check.Exclusive, bug(badstores.ExpiresEarly)),
 	store("renews for show", "f01", check.Exclusive, bug(badstores.RenewsForShow)),
 	store("looks whether the lock is free, and then takes it", "f01", check.Exclusive, bug(badstores.ChecksThenActs)),

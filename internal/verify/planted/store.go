@@ -254,3 +254,29 @@ func shortened(s driver.Locks, part, of time.Duration) self {
 		},
 	}
 }
+
+// A TTL in seconds that is counted as a longer one: its holder renews it in time, and
+// when the holder has died the lock stays taken.
+func expiresLate(s *memstore.Store) driver.Locks {
+	const late = 6 * time.Second
+	return wrong{
+		Store: s,
+		acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+			ttl := r.TTL
+			r.TTL += late
+			g, err := s.Acquire(ctx, r)
+			g.TTL = min(g.TTL, ttl)
+			return g, err
+		},
+		renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
+			all := s.Renew(ctx, claims, ttl+late)
+			for i := range all {
+				all[i].Grant.TTL = min(all[i].Grant.TTL, ttl)
+			}
+			return all
+		},
+		watch: func(c driver.Claim, wake func(driver.Hint)) func() {
+			return s.Watch(c, func(driver.Hint) { wake(driver.Hint{}) })
+		},
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/badstores"
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/internal/verify/served"
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -34,6 +35,7 @@ func dial(t drivertest.T, addr string) driver.Store {
 }
 
 func TestLocks(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	drivertest.Locks(t, drivertest.Harness{Open: func(t drivertest.T, n int) []driver.Locks {
 		addr := serve(t, memstore.New()).Addr()
@@ -46,6 +48,7 @@ func TestLocks(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	drivertest.Limits(t, drivertest.LimitHarness{Steps: 100, Open: func(t drivertest.T, n int) []limits.Store {
 		addr := serve(t, memstore.New()).Addr()

@@ -58,6 +58,7 @@ var plants = map[string]func(*load) error{
 
 // A program with a leak is told from one without, on real servers.
 func TestPlantedPrograms(t *testing.T) {
+	testserver.Long(t)
 	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
 		t.Skip("it takes Linux")
 	}

@@ -161,7 +161,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	}
 	if held != nil && held.Owner != "" && held.Owner == os.Getenv("BATON_OWNER") && key == os.Getenv("BATON_KEY") {
 		first.only()
-		return nil, &exit{exitNotAcquired, errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
+		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 
 	announced := func() {}
@@ -175,7 +175,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 			held = now
 		}
 		if held != nil {
-			return nil, &exit{exitNotAcquired, errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
+			return nil, &exit{exitNotAcquired, fmt.Errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
 		}
 	}
 	return lease, notAcquired(err, key, k)
@@ -184,7 +184,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 // notAcquired adds advice to the error of a lock that is held.
 func notAcquired(err error, key string, k *asking) error {
 	if full, ok := errors.AsType[*baton.QueueFullError](err); ok {
-		return &exit{exitNotAcquired, errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
+		return &exit{exitNotAcquired, fmt.Errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
 			safe(key), full.Waiting, shellWord(key))}
 	}
 	var held *baton.HeldError
@@ -192,9 +192,9 @@ func notAcquired(err error, key string, k *asking) error {
 		return err
 	}
 	if k.try {
-		return &exit{exitNotAcquired, errorf("%s; wait with -w 10s or look with: baton show %s", describe(held), shellWord(key))}
+		return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton show %s", describe(held), shellWord(key))}
 	}
-	return &exit{exitNotAcquired, errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
 // describe says which process holds a lock, without terminal tricks in the owner's name.
@@ -204,26 +204,26 @@ func describe(held *baton.HeldError) string {
 	var s string
 	switch {
 	case held.Owner != "" && strings.ContainsAny(held.Owner, "\", ()"):
-		s = phrase("lock %q is held by %q", safe(held.Key), safe(held.Owner))
+		s = fmt.Sprintf("lock %q is held by %q", safe(held.Key), safe(held.Owner))
 	case held.Owner != "":
-		s = phrase("lock %q is held by %s", safe(held.Key), safe(held.Owner))
+		s = fmt.Sprintf("lock %q is held by %s", safe(held.Key), safe(held.Owner))
 	case held.Foreign:
-		s = phrase("lock %q is held by a program that is not Baton", safe(held.Key))
+		s = fmt.Sprintf("lock %q is held by a program that is not Baton", safe(held.Key))
 	default:
-		s = phrase("lock %q is held", safe(held.Key))
+		s = fmt.Sprintf("lock %q is held", safe(held.Key))
 	}
 	switch {
 	case held.Remaining > 0 && held.Foreign:
-		s += phrase(" (expires in %s unless renewed)", short(held.Remaining))
+		s += fmt.Sprintf(" (expires in %s unless renewed)", short(held.Remaining))
 	case held.Remaining > 0 && held.Age > 0:
-		s += phrase(" (for %s; if it crashes, free in %s at the latest)", short(held.Age), short(held.Remaining))
+		s += fmt.Sprintf(" (for %s; if it crashes, free in %s at the latest)", short(held.Age), short(held.Remaining))
 	case held.Remaining > 0:
-		s += phrase(" (if it crashes, free in %s at the latest)", short(held.Remaining))
+		s += fmt.Sprintf(" (if it crashes, free in %s at the latest)", short(held.Remaining))
 	case held.Age > 0:
-		s += phrase(" (for %s)", short(held.Age))
+		s += fmt.Sprintf(" (for %s)", short(held.Age))
 	}
 	if held.Waiting > 0 {
-		s += phrase(", %d waiting", held.Waiting)
+		s += fmt.Sprintf(", %d waiting", held.Waiting)
 	}
 	return s
 }

@@ -202,7 +202,7 @@ func (k *serving) listen() (net.Listener, error) {
 		}
 		if l.Addr().Network() != "unix" { // users of other hosts could connect
 			l.Close()
-			return nil, &exit{exitConfig, errorf("the socket of systemd is of the network %s: the agent needs ListenStream= with a path", l.Addr().Network())}
+			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is of the network %s: the agent needs ListenStream= with a path", l.Addr().Network())}
 		}
 		return l, nil
 	}
@@ -305,7 +305,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 				}
 				continue
 			}
-			a.say("%v: releasing all locks", signalWords(s))
+			a.say("%v: releasing all locks", s)
 		}
 		a.tellSupervisor("STOPPING=1")
 		stop()
@@ -330,7 +330,7 @@ func (a *app) openUsers(k *serving, log *audit) (u *users, err error) {
 		return nil, err
 	}
 	if _, _, n := u.file.Table().Count(); n == 0 {
-		return nil, &exit{exitConfig, errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
+		return nil, &exit{exitConfig, fmt.Errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
 	}
 	return u, nil
 }
@@ -374,7 +374,7 @@ func (u *users) reload() bool {
 func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) (*rules.Limiter, error) {
 	counts, ok := driver.As[limits.Store](store)
 	if !ok {
-		return nil, &exit{exitConfig, errorf("--rules: store %s has no rate limits", store.Traits().Store)}
+		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
 	}
 	limiter, err := rules.New(counts, file.Rules(), // the store tells what it is asked
 		ratelimit.Observe(a.told().Limits), ratelimit.Logger(a.loggerFrom(slog.LevelInfo)))

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -111,7 +112,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 	go func() {
 		select {
 		case s := <-sigs:
-			cancel(interruptedIn(s, translated("took the request back")))
+			cancel(interruptedIn(s, "took the request back"))
 		case <-ctx.Done():
 		}
 	}()
@@ -138,13 +139,13 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		lease, asking := locks.Ask(waiting, key, reason)
 		if asking != nil {
 			if held, ok := errors.AsType[*baton.HeldError](asking); ok {
-				return &exit{exitNotAcquired, errorf("another request stands: %s", describe(held))}
+				return &exit{exitNotAcquired, fmt.Errorf("another request stands: %s", describe(held))}
 			}
 			return orSignal(ctx, asking)
 		}
 		who := inTheWay(heldBy(info))
 		if more := len(info.Holders) - 1; more > 0 {
-			who += phrase(", and by %d more", more)
+			who += fmt.Sprintf(", and by %d more", more)
 		}
 		a.say("asked for %q: %s", safe(key), who)
 		err = a.awaitRelease(lease.Context(waiting), locks, key, info.Holders)
@@ -153,9 +154,9 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		case context.Cause(ctx) != nil:
 			err = context.Cause(ctx)
 		case lost != nil:
-			err = errorf("the request does not stand any more: %w", lost)
+			err = fmt.Errorf("the request does not stand any more: %w", lost)
 		default:
-			err = &exit{exitNotAcquired, errorf("not released in %s: %w", short(time.Since(began)), err)}
+			err = &exit{exitNotAcquired, fmt.Errorf("not released in %s: %w", short(time.Since(began)), err)}
 		}
 		_ = lease.Unlock() // a request that cannot be taken back ends with its TTL
 	}
@@ -251,7 +252,7 @@ func (s *onAsk) Set(text string) error {
 			return nil
 		}
 	}
-	return errorf("it is one of %s", strings.Join(askSignals(), ", "))
+	return fmt.Errorf("it is one of %s", strings.Join(askSignals(), ", "))
 }
 
 // heed does what --on-ask says after a request to release the lock. It does not wait
@@ -261,7 +262,7 @@ func (a *app) heed(lease *baton.Lease, reason string, s onAsk, child *supervise.
 	told := ""
 	if s != 0 {
 		child.Signal(syscall.Signal(s))
-		told = phrase("; sent %s to the command", s.String())
+		told = fmt.Sprintf("; sent %s to the command", s.String())
 	}
 	go a.say("asked to release %q: %q%s", safe(lease.Key()), safe(reason), told)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -139,7 +140,7 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return &exit{exitSignal + int(syscall.SIGINT), errorf("interrupted")}
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 		case err != nil && codeOf(err) == exitFailed:
 			return &exit{exitUnavailable, err}
 		case err != nil:
@@ -238,7 +239,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 		var last measure.Step
 		return func(s measure.Step) {
 			if s.Shape != last.Shape || s.Repetition != last.Repetition {
-				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(spokenLanguage()),
+				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(language.English),
 					s.N-1, s.Of, short(time.Since(began).Round(time.Second)))
 			}
 			last = s
@@ -250,7 +251,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 			columns = 80
 		}
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
-		line := phrase("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(spokenLanguage()))
+		line := fmt.Sprintf("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(language.English))
 		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
 	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
 }
@@ -271,7 +272,7 @@ func (b *benching) report(r *measure.Result, began time.Time, took time.Duration
 func (b *benching) print(r *measure.Report) error {
 	if b.html != "" {
 		var text bytes.Buffer
-		err := page.Write(&text, page.Page{Report: r, Language: spokenLanguage()})
+		err := page.Write(&text, page.Page{Report: r, Language: language.English})
 		if err == nil {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}

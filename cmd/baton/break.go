@@ -60,10 +60,10 @@ elsewhere --yes is needed.
 				break
 			}
 			a.complain("%s", describe(heldBy(info)))
-			fmt.Fprintf(a.stderr, "baton: %s ", translated("take it away, while its holder may be at work? [y/N]"))
+			fmt.Fprint(a.stderr, "baton: take it away, while its holder may be at work? [y/N] ")
 			answer, _ := in.ReadString('\n')
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-				return &exit{exitNotAcquired, errorf("left %q alone", safe(key))}
+				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
 			}
 			// The user may have taken long to answer, and has agreed only to these
 			// holders.

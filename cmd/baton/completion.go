@@ -103,5 +103,5 @@ func describeShort(info driver.KeyInfo) string {
 		return ""
 	}
 	var held baton.HeldError = *heldBy(info)
-	return phrase("held by %s", ownerLabel(held.Owner, held.Foreign))
+	return "held by " + ownerLabel(held.Owner, held.Foreign)
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lab"
 	"github.com/batonhq/baton/internal/measure"
-	"github.com/batonhq/baton/internal/textwidth"
 	"github.com/batonhq/baton/open"
 )
 
@@ -66,7 +65,7 @@ everything could be asked).
 		defer stop()
 		d, err := a.examine(ctx)
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errorf("interrupted")}
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 		}
 		if err != nil {
 			return err
@@ -225,18 +224,18 @@ type promise struct {
 }
 
 func promises(t driver.Traits) []promise {
-	unshared := translated("known to one process alone")
+	unshared := "known to one process alone"
 	if t.Processes {
-		unshared = translated("shared by the processes of this machine, not by others")
+		unshared = "shared by the processes of this machine, not by others"
 	}
 	return []promise{
-		{"machines", t.Machines, translated("shared by all machines that reach it"), unshared},
-		{"fencing", t.Fencing, translated("the token rises with every grant, through expiry, deletion and restart"), translated("no fencing token that rises for ever")},
-		{"fifo", t.FIFO, translated("first come, first served"), translated("no order among those who wait")},
-		{"shared", t.Shared, translated("read locks"), translated("no read locks")},
-		{"permits", t.Permits, translated("permits (n of N)"), translated("no permits (n of N)")},
-		{"durable", t.Durable, translated("what was granted survives a crash of the server"), translated("a crash of the server may forget locks while their holders believe in them")},
-		{"consensus", t.Consensus, translated("what was granted survives the loss of a minority of the servers"), translated("no consensus: the loss of a primary may lose locks, or bring back old ones")},
+		{"machines", t.Machines, "shared by all machines that reach it", unshared},
+		{"fencing", t.Fencing, "the token rises with every grant, through expiry, deletion and restart", "no fencing token that rises for ever"},
+		{"fifo", t.FIFO, "first come, first served", "no order among those who wait"},
+		{"shared", t.Shared, "read locks", "no read locks"},
+		{"permits", t.Permits, "permits (n of N)", "no permits (n of N)"},
+		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may forget locks while their holders believe in them"},
+		{"consensus", t.Consensus, "what was granted survives the loss of a minority of the servers", "no consensus: the loss of a primary may lose locks, or bring back old ones"},
 	}
 }
 
@@ -257,7 +256,7 @@ func (d *diagnosis) print(a *app) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", safe(d.url))
 	if d.traits != nil {
-		fmt.Fprintf(&b, "\n%s\n", phrase("What a %s store promises (and what not: --):", d.traits.Store))
+		fmt.Fprintf(&b, "\nWhat a %s store promises (and what not: --):\n", d.traits.Store)
 		for _, p := range promises(*d.traits) {
 			switch {
 			case !p.applies(*d.traits):
@@ -269,55 +268,50 @@ func (d *diagnosis) print(a *app) error {
 		}
 	}
 	for _, f := range d.findings {
-		mark := severityWords(f.Severity)
-		mark += strings.Repeat(" ", max(0, len("UNSAFE")-textwidth.Of(mark))) + "  "
-		indent := strings.Repeat(" ", textwidth.Of(mark))
-		fmt.Fprintf(&b, "\n%s\n", lab.Fold(phrase("%s: %s", safe(f.Name), safe(findingWords(f.What))), mark, columns))
+		mark := fmt.Sprintf("%-8s", severityWords(f.Severity))
+		fmt.Fprintf(&b, "\n%s\n", lab.Fold(safe(f.Name+": "+f.What), mark, columns))
 		if f.Mend != "" { // on one line, to be copied
-			fmt.Fprintf(&b, "%s%s\n", indent, phrase("mend it: %s", safe(findingWords(f.Mend))))
+			fmt.Fprintf(&b, "%8smend it: %s\n", "", safe(f.Mend))
 		}
 	}
 	b.WriteByte('\n')
 	if d.pair != nil {
-		fmt.Fprintln(&b, phrase("Locking and unlocking a free key took %s (p50 of %d; the slowest %s).", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest)))
+		fmt.Fprintf(&b, "Locking and unlocking a free key took %s (p50 of %d; the slowest %s).\n", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest))
 	}
 	if d.offset != nil {
-		fmt.Fprintln(&b, phrase("The store's clock %s, give or take %s. Locks do not depend on it.", offsetWords(*d.offset, d.within), exact(d.within)))
+		fmt.Fprintf(&b, "The store's clock %s, give or take %s. Locks do not depend on it.\n", offsetWords(*d.offset, d.within), exact(d.within))
 	}
 	if d.partial != nil {
-		fmt.Fprintln(&b, phrase("Not everything could be asked: %s.", safe(inLanguage(d.partial))))
+		fmt.Fprintf(&b, "Not everything could be asked: %s.\n", safe(message(d.partial)))
 	}
 	if d.traits == nil {
-		fmt.Fprintln(&b, translated("The store is refused for this reason. Mend it and ask again: the rest is examined then."))
+		fmt.Fprintln(&b, "The store is refused for this reason. Mend it and ask again: the rest is examined then.")
 	}
 	notes := d.count(driver.Note)
 	if notes == 1 {
-		fmt.Fprintln(&b, phrase("Found: %d unsafe, %d slow, 1 note.", d.count(driver.Unsafe), d.count(driver.Slow)))
+		fmt.Fprintf(&b, "Found: %d unsafe, %d slow, 1 note.\n", d.count(driver.Unsafe), d.count(driver.Slow))
 	} else {
-		fmt.Fprintln(&b, phrase("Found: %d unsafe, %d slow, %d notes.", d.count(driver.Unsafe), d.count(driver.Slow), notes))
+		fmt.Fprintf(&b, "Found: %d unsafe, %d slow, %d notes.\n", d.count(driver.Unsafe), d.count(driver.Slow), notes)
 	}
 	_, err := a.stdout.WriteString(b.String())
 	return err
 }
 
 func severityWords(s driver.Severity) string {
-	switch s {
-	case driver.Unsafe:
-		return translated("UNSAFE")
-	case driver.Slow:
-		return translated("slow")
+	if s == driver.Unsafe {
+		return "UNSAFE"
 	}
-	return translated("note")
+	return s.String()
 }
 
 func offsetWords(offset, within time.Duration) string {
 	switch {
 	case offset.Abs() <= within:
-		return translated("agrees with this machine's")
+		return "agrees with this machine's"
 	case offset > 0:
-		return phrase("is %s ahead of this machine's", exact(offset))
+		return fmt.Sprintf("is %s ahead of this machine's", exact(offset))
 	}
-	return phrase("is %s behind this machine's", exact(-offset))
+	return fmt.Sprintf("is %s behind this machine's", exact(-offset))
 }
 
 // exact writes a duration with three significant digits.

@@ -125,10 +125,7 @@ func usage(format string, args ...any) error {
 			args[i] = redactURL(text)
 		}
 	}
-	if false {
-		_ = fmt.Errorf(format, args...) // tells vet that this is a printf
-	}
-	return &exit{exitUsage, errorf(format, args...)}
+	return &exit{exitUsage, fmt.Errorf(format, args...)}
 }
 
 // urlStart is how URLs begin.
@@ -170,7 +167,7 @@ func stoppedBy(s os.Signal) error {
 }
 
 // interrupted says that a signal ended the wait for the lock.
-func interrupted(sig os.Signal) error { return interruptedIn(sig, translated("gave up the position")) }
+func interrupted(sig os.Signal) error { return interruptedIn(sig, "gave up the position") }
 
 // interruptedIn says that a signal ended a wait, and what was done then.
 func interruptedIn(sig os.Signal, done string) error {
@@ -184,7 +181,7 @@ type interruption struct {
 }
 
 func (i *interruption) Error() string {
-	return phrase("%v while waiting: %s", signalWords(i.sig), i.done)
+	return fmt.Sprintf("%v while waiting: %s", i.sig, i.done)
 }
 
 // death is a signal from the terminal's keys that the calling shell must learn of, or a

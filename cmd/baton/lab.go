@@ -90,9 +90,9 @@ line), each text in English and Chinese.`,
 					fmt.Fprintln(w)
 				}
 				topic = q.Topic
-				fmt.Fprintln(w, topic.Title().In(spokenLanguage()))
+				fmt.Fprintln(w, topic.Title().In(language.English))
 			}
-			fmt.Fprintf(w, "  %-*s  %s\n", wide, q.Name, q.Ask.In(spokenLanguage()))
+			fmt.Fprintf(w, "  %-*s  %s\n", wide, q.Name, q.Ask.In(language.English))
 		}
 		return w.Flush()
 	})
@@ -219,7 +219,7 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 		l.say("%s (%d of %d) …", q.Name, i+1, len(chosen))
 		record, err := lab.Do(ctx, q, lab.Options{Command: command})
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New(translated("interrupted"))}
+			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 		}
 		if err != nil {
 			l.complain("%s", safe(err.Error()))
@@ -243,42 +243,36 @@ func (l *laboratory) run(ctx context.Context, chosen []*lab.Question, asJSON boo
 	case len(failed) == 0:
 		return nil
 	case len(failed) == len(missing):
-		return &exit{exitUnavailable, errorf("%d of %d experiments were not made: their servers are not installed: %s", len(missing), len(chosen), strings.Join(missing, ", "))}
+		return &exit{exitUnavailable, fmt.Errorf("%d of %d experiments were not made: their servers are not installed: %s", len(missing), len(chosen), strings.Join(missing, ", "))}
 	}
-	return &exit{exitFailed, errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
+	return &exit{exitFailed, fmt.Errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
 }
 
 // show prints an experiment for people. kept: keep has written what it was asked for.
 func (l *laboratory) show(q *lab.Question, record *lab.Record, kept bool) error {
-	in := spokenLanguage()
 	width, _, err := term.GetSize(int(l.stdout.Fd()))
 	if err != nil || width < 20 {
 		width = 100
 	}
 	width = max(min(width, 120), 30)
 	w := bufio.NewWriter(l.stdout)
-	fmt.Fprintf(w, "%s\n\n", lab.Fold(q.Ask.In(in), "", width))
+	fmt.Fprintf(w, "%s\n\n", lab.Fold(q.Ask.In(language.English), "", width))
 	for _, line := range q.Answer {
-		fmt.Fprintln(w, lab.Fold(line.In(in), "  ", width))
+		fmt.Fprintln(w, lab.Fold(line.In(language.English), "  ", width))
 	}
 	fmt.Fprintln(w)
-	if err := record.Print(w, in, width); err != nil {
+	if err := record.Print(w, language.English, width); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
 	if path := l.picture(q, record, kept); path != "" {
-		fmt.Fprintf(w, "%s %s\n", labWords.picture.In(in), safe(path))
+		fmt.Fprintf(w, "picture: %s\n", safe(path))
 	}
 	for _, proof := range q.Proofs {
-		fmt.Fprintf(w, "%s %s  %s\n", labWords.test.In(in), whereIs(proof), proof.Line)
+		fmt.Fprintf(w, "test: %s  %s\n", whereIs(proof), proof.Line)
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
-}
-
-var labWords = struct{ picture, test lab.Text }{
-	picture: lab.Text{EN: "picture:", ZH: "图片："},
-	test:    lab.Text{EN: "test:", ZH: "测试："},
 }
 
 // whereIs names the file of a proof, and within a clone of the repository the number of its
@@ -300,7 +294,7 @@ func whereIs(p lab.Proof) string {
 // picture writes the picture for a terminal that cannot show it. The path is "" if there is
 // none.
 func (l *laboratory) picture(q *lab.Question, record *lab.Record, kept bool) (path string) {
-	name := lab.PictureName(q.Name, spokenLanguage(), lab.Wide)
+	name := lab.PictureName(q.Name, language.English, lab.Wide)
 	if l.svg != "" {
 		if !kept {
 			return ""
@@ -311,7 +305,7 @@ func (l *laboratory) picture(q *lab.Question, record *lab.Record, kept bool) (pa
 	if err == nil {
 		path = filepath.Join(dir, "baton", "lab", name)
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = drawInto(path, q.Ask, record, spokenLanguage(), lab.Wide)
+			err = drawInto(path, q.Ask, record, language.English, lab.Wide)
 		}
 	}
 	if err != nil {
@@ -479,14 +473,14 @@ cannot use the page.`,
 		}
 		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			return &exit{exitConfig, errorf("--listen: %w; port 0 takes a free one", err)}
+			return &exit{exitConfig, fmt.Errorf("--listen: %w; port 0 takes a free one", err)}
 		}
 		secret := rand.Text()
 		p := live.New(ctx, questions.All(), secret, command)
 		h := server.HTTPServer(p)
 		served := make(chan error, 1)
 		go func() { served <- h.Serve(l) }()
-		fmt.Fprintf(a.stdout, "http://%s/%s/?lang=%s\n", l.Addr(), secret, spokenLanguage())
+		fmt.Fprintf(a.stdout, "http://%s/%s/\n", l.Addr(), secret)
 		select {
 		case err = <-served: // the listener failed
 		case <-ctx.Done():

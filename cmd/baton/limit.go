@@ -429,24 +429,20 @@ func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns ch
 }
 
 func (a *app) tellLimit(r ratelimit.Result, q question) {
-	verb := translated("allowed")
+	verb := "allowed"
 	if q.peek || q.forget {
 		verb = "unused"
 		if r.ResetAfter > 0 {
 			verb = "in use"
 		}
 	}
-	worded := phrase
-	if q.peek || q.forget { // standard output is the same in all languages
-		worded = fmt.Sprintf
-	}
-	text := worded("%s: %d of %d remain", verb, r.Remaining, r.Limit)
+	text := fmt.Sprintf("%s: %d of %d remain", verb, r.Remaining, r.Limit)
 	if r.ResetAfter > 0 {
-		text += worded(", all again in %s", shortUp(r.ResetAfter))
+		text += fmt.Sprintf(", all again in %s", shortUp(r.ResetAfter))
 	}
-	text += byOverride(worded, r)
+	text += byOverride(r)
 	if r.By.Fallback() {
-		text = worded("allowed: the store cannot be reached")
+		text = "allowed: the store cannot be reached"
 	}
 	if q.peek || q.forget {
 		fmt.Fprintln(a.stdout, text)
@@ -456,26 +452,26 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 }
 
 // byOverride says that the limit is not the one of the command line.
-func byOverride(worded func(string, ...any) string, r ratelimit.Result) string {
+func byOverride(r ratelimit.Result) string {
 	if slices.ContainsFunc(r.Limits(), func(l ratelimit.LimitResult) bool { return l.Overridden }) {
-		return worded(" (overridden: see baton limit overrides)")
+		return " (overridden: see baton limit overrides)"
 	}
 	return ""
 }
 
 // describeRefusal says why nothing was allowed, to one that has waited so long at most.
 func describeRefusal(r ratelimit.Result, waited time.Duration) string {
-	text := phrase("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(phrase, r))
+	text := fmt.Sprintf("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(r))
 	if r.Cost > 1 {
-		text += phrase(" and %d are asked for", r.Cost)
+		text += fmt.Sprintf(" and %d are asked for", r.Cost)
 	}
 	if r.RetryAfter == ratelimit.Never {
-		return text + translated("; that will never be allowed: ask for less, or raise the limit")
+		return text + "; that will never be allowed: ask for less, or raise the limit"
 	}
 	if waited > 0 {
-		return text + phrase("; allowed in %s: --wait %v is not enough", shortUp(r.RetryAfter), waited)
+		return text + fmt.Sprintf("; allowed in %s: --wait %v is not enough", shortUp(r.RetryAfter), waited)
 	}
-	return text + phrase("; allowed in %s, or wait with --wait", shortUp(r.RetryAfter))
+	return text + fmt.Sprintf("; allowed in %s, or wait with --wait", shortUp(r.RetryAfter))
 }
 
 type limitAnswer struct {

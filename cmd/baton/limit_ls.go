@@ -90,7 +90,7 @@ resetAfter in seconds. What is not known is left out.
 			}
 			err = table(a.stdout, rows)
 		} else {
-			a.say("no limits are in use%s", under(phrase, args))
+			a.say("no limits are in use%s", under(args))
 		}
 		if err == nil && more {
 			last := all[len(all)-1].Key
@@ -128,7 +128,7 @@ func (a *app) eachState(ctx context.Context, args []string, after string, f func
 	}
 	lister, ok := limits.ListerOf(observe.Limits(store, a.told().Store))
 	if !ok {
-		return &exit{exitConfig, errorf("store %s cannot list limits: %w", store.Traits().Store, errors.ErrUnsupported)}
+		return &exit{exitConfig, fmt.Errorf("store %s cannot list limits: %w", store.Traits().Store, errors.ErrUnsupported)}
 	}
 	prefix := ""
 	if len(args) > 0 {
@@ -176,7 +176,7 @@ func (a *app) tellReading(n *atomic.Int64, end <-chan struct{}) {
 		case <-tick.C:
 		}
 		if onTerminal {
-			fmt.Fprint(a.stderr, "\r", clearLine, phrase("baton: reading limits for %s: %d so far", short(time.Since(start).Round(time.Second)), n.Load()))
+			fmt.Fprint(a.stderr, "\r", clearLine, fmt.Sprintf("baton: reading limits for %s: %d so far", short(time.Since(start).Round(time.Second)), n.Load()))
 		} else if !told {
 			a.say("reading limits: %d so far", n.Load())
 		}

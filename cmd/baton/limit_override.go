@@ -263,7 +263,7 @@ func (a *app) openOverrides(ctx context.Context) (limits.Overrider, func(), erro
 	}
 	o, ok := limits.OverriderOf(store)
 	if err = outlives(store.Traits()); err == nil && !ok {
-		err = errorf("store %s keeps no overrides of limits: %w", store.Traits().Store, errors.ErrUnsupported)
+		err = fmt.Errorf("store %s keeps no overrides of limits: %w", store.Traits().Store, errors.ErrUnsupported)
 	}
 	if err != nil {
 		shut(store)

@@ -56,7 +56,7 @@ With -o json: an array of what "baton show" prints.
 			return printJSON(a.stdout, views, true)
 		}
 		if len(all) == 0 {
-			a.say("no locks are held%s in %s (--store, BATON_STORE)", under(phrase, args), a.opened)
+			a.say("no locks are held%s in %s (--store, BATON_STORE)", under(args), a.opened)
 			return nil
 		}
 		return table(a.stdout, listing(all))
@@ -82,11 +82,11 @@ func collect(ctx context.Context, locks *baton.Locker, args []string) ([]driver.
 }
 
 // under says below which prefix keys were looked for.
-func under(worded func(string, ...any) string, args []string) string {
+func under(args []string) string {
 	if len(args) == 0 || args[0] == "" {
 		return ""
 	}
-	return worded(" under %q", args[0])
+	return fmt.Sprintf(" under %q", args[0])
 }
 
 // listing makes one row for each lock.

@@ -52,23 +52,23 @@ func manual(cmd *cobra.Command) []byte {
 			fmt.Fprintf(&b, ".SH %s\n.nf\n%s\n.fi\n", name, roff(text))
 		}
 	}
-	fmt.Fprintf(&b, ".TH %q 1 \"\" \"baton\" \"Baton\"\n.SH %s\n%s \\- %s\n", strings.ToUpper(manName(cmd)), translated("NAME"), roff(manName(cmd)), roff(cmd.Short))
+	fmt.Fprintf(&b, ".TH %q 1 \"\" \"baton\" \"Baton\"\n.SH NAME\n%s \\- %s\n", strings.ToUpper(manName(cmd)), roff(manName(cmd)), roff(cmd.Short))
 	if cmd.Runnable() {
-		section(translated("SYNOPSIS"), useWords(cmd.UseLine()))
+		section("SYNOPSIS", cmd.UseLine())
 	}
 	long := cmd.Long
 	if long == "" {
-		long = phrase("%s.", cmd.Short)
+		long = cmd.Short + "."
 	}
-	section(translated("DESCRIPTION"), long)
+	section("DESCRIPTION", long)
 	flags := func(name string, set *pflag.FlagSet) {
 		if set.HasAvailableFlags() {
-			section(name, flagTable(set, 78))
+			section(name, set.FlagUsagesWrapped(78))
 		}
 	}
-	flags(translated("OPTIONS"), cmd.NonInheritedFlags())
-	flags(translated("GLOBAL OPTIONS"), cmd.InheritedFlags())
-	section(translated("EXAMPLES"), cmd.Example)
+	flags("OPTIONS", cmd.NonInheritedFlags())
+	flags("GLOBAL OPTIONS", cmd.InheritedFlags())
+	section("EXAMPLES", cmd.Example)
 	var others []string
 	if cmd.HasParent() {
 		others = append(others, manName(cmd.Parent())+"(1)")
@@ -79,7 +79,7 @@ func manual(cmd *cobra.Command) []byte {
 		}
 	}
 	if len(others) > 0 {
-		fmt.Fprintf(&b, ".SH %s\n%s\n", translated("SEE ALSO"), roff(strings.Join(others, ", ")))
+		fmt.Fprintf(&b, ".SH SEE ALSO\n%s\n", roff(strings.Join(others, ", ")))
 	}
 	return b.Bytes()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -337,7 +338,7 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 				continue
 			}
 			if held.Owner == os.Getenv("BATON_OWNER") && w.key == os.Getenv("BATON_KEY") && os.Getenv("BATON_ATTEMPT") != "" {
-				return stop(&exit{exitNotAcquired, errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
+				return stop(&exit{exitNotAcquired, fmt.Errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
 			}
 			announced()
 			announced = w.a.announce(ctx, w.locks, once.LockPrefix+w.key, w.owner, held, nil)
@@ -347,22 +348,22 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 
 // late says that the time to wait is over.
 func (w *waitForTurn) late() error {
-	what := phrase("not finished in %s", short(w.o.wait))
+	what := "not finished in " + short(w.o.wait)
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
-		what += phrase(": %s", describe(held))
+		what += ": " + describe(held)
 	}
-	return &exit{exitNotAcquired, errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
 }
 
 // underWayElsewhere says who runs the command, which was not to be waited for.
 func underWayElsewhere(key string, err error) error {
-	what := translated("it is under way")
+	what := "it is under way"
 	if held, ok := errors.AsType[*baton.HeldError](err); ok {
 		of := *held
 		of.Key = once.LockPrefix + key // the name that other commands know
-		what += phrase(": %s", describe(&of))
+		what += ": " + describe(&of)
 	}
-	return &exit{exitNotAcquired, errorf("%s; wait with -w 10s or look with: baton once --show %s", what, shellWord(key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton once --show %s", what, shellWord(key))}
 }
 
 // afterOutput is how long processes that the command left behind may keep its output
@@ -422,21 +423,21 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 
 // notRecorded says that the outcome of the command was not recorded.
 func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
-	code, advice := exitUnavailable, translated("the next call runs it again, unless it was recorded all the same")
+	code, advice := exitUnavailable, "the next call runs it again, unless it was recorded all the same"
 	if errors.Is(e, driver.ErrSuperseded) {
-		code, advice = exitLost, phrase("look with: baton once --show %s", shellWord(key))
+		code, advice = exitLost, "look with: baton once --show "+shellWord(key)
 	}
-	return &exit{code, errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
+	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
 
 // otherCommand says that the key was used for another command.
 func otherCommand(key string, err error) error {
-	text := translated("was begun, and not finished,")
+	text := "was begun, and not finished,"
 	if other, ok := errors.AsType[*once.OtherRequestError](err); ok && other.Record.Done {
-		text = translated("is done")
+		text = "is done"
 	}
 	word := shellWord(key)
-	return &exit{exitUsage, errorf("%q %s with another command, so this one did not run: use another key, or look with baton once --show %s; "+
+	return &exit{exitUsage, fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once --show %s; "+
 		"--any-command takes both for the same, baton once --forget %s makes it happen again", safe(key), text, word, word)}
 }
 
@@ -481,7 +482,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 			return stoppedBy(given)
 		}
 		if err != nil {
-			return errorf("replaying the output: %w", err)
+			return fmt.Errorf("replaying the output: %w", err)
 		}
 		if t.omitted > 0 { // also if quiet: the replay is not what the command printed
 			a.complain("the last %d bytes of the output were not recorded", t.omitted)

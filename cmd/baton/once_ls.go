@@ -76,7 +76,7 @@ With -o json: an array of what "baton once --show" prints, without the output.
 			return printJSON(a.stdout, views, true)
 		}
 		if len(all) == 0 {
-			a.say("nothing is recorded%s", under(phrase, args))
+			a.say("nothing is recorded%s", under(args))
 			return nil
 		}
 		return table(a.stdout, recordList(all, time.Now()))

@@ -60,7 +60,7 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 	}
 	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
 		l.Close()
-		return nil, &exit{exitConfig, errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
+		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
 	return httpguard.Bound(l, pageConns, a.warner()), nil
@@ -124,7 +124,7 @@ func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
 	if k.systemd {
 		dir, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
 		if dir == "" {
-			return nil, &exit{exitConfig, errorf("--page: there is no directory for the file with the address of the page: the unit needs RuntimeDirectory=baton-agent")}
+			return nil, &exit{exitConfig, errors.New("--page: there is no directory for the file with the address of the page: the unit needs RuntimeDirectory=baton-agent")}
 		}
 		path = filepath.Join(dir, "page")
 	}

@@ -4,7 +4,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -80,7 +79,7 @@ func TestPrefixIsQuoted(t *testing.T) {
 		"\x1b[2J\u202e": ` under "\x1b[2J\u202e"`,
 		"\xff\n":        ` under "\xff\n"`,
 	} {
-		if got := under(fmt.Sprintf, []string{prefix}); got != want {
+		if got := under([]string{prefix}); got != want {
 			t.Errorf("%q is told as %s, want %s", prefix, got, want)
 		}
 	}

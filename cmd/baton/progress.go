@@ -46,7 +46,7 @@ func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner stri
 			if err != nil || columns < 20 {
 				columns = 80
 			}
-			line := phrase("baton: waiting for %q (%s): %s", safe(key), short(time.Since(start).Round(time.Second)), state)
+			line := fmt.Sprintf("baton: waiting for %q (%s): %s", safe(key), short(time.Since(start).Round(time.Second)), state)
 			fmt.Fprintf(a.stderr, "\r\x1b[K%s", cut(line, columns-1))
 			select {
 			case <-ctx.Done():
@@ -72,10 +72,10 @@ func progress(ctx context.Context, locks *baton.Locker, key, owner string) (stat
 	state = inTheWay(heldBy(info))
 	for i, w := range info.Waiters {
 		if w.Owner == owner && i == 0 {
-			return state + translated(", we are next"), true
+			return state + ", we are next", true
 		}
 		if w.Owner == owner {
-			return state + phrase(", %d ahead of us", i), true
+			return state + fmt.Sprintf(", %d ahead of us", i), true
 		}
 	}
 	return state, true
@@ -83,15 +83,15 @@ func progress(ctx context.Context, locks *baton.Locker, key, owner string) (stat
 
 // inTheWay describes the holder in few words.
 func inTheWay(held *baton.HeldError) string {
-	s := phrase("held by %s", ownerLabel(held.Owner, held.Foreign))
+	s := "held by " + ownerLabel(held.Owner, held.Foreign)
 	if held.Age > 0 {
-		s += phrase(" for %s", short(held.Age.Round(time.Second)))
+		s += fmt.Sprintf(" for %s", short(held.Age.Round(time.Second)))
 	}
 	switch left := short(held.Remaining.Round(time.Second)); {
 	case held.Remaining > 0 && held.Foreign:
-		s += phrase(", expires in %s", left)
+		s += fmt.Sprintf(", expires in %s", left)
 	case held.Remaining > 0:
-		s += phrase(", free in %s if it has crashed", left)
+		s += fmt.Sprintf(", free in %s if it has crashed", left)
 	}
 	return s
 }

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -46,10 +49,6 @@ type app struct {
 // run is the whole program. It returns the exit code.
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	if err := speak(os.Getenv); err != nil {
-		a.complain("%s", explain(err))
-		return codeOf(err)
-	}
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
@@ -99,11 +98,7 @@ soon after its holder has crashed. Every grant carries a fencing token, a
 number that rises with every grant of the same key.
 
 A limit counts exactly, by the store's clock, the requests of all programs on all
-machines; it does not count a request that it refuses.
-
-BATON_LANG, en or zh, is the language of help and messages, or else the locale is:
-LC_ALL, LC_MESSAGES, LANG. English in each are standard output (but the text of baton
-lab and baton doctor), logs, and most errors of the library and the stores.`
+machines; it does not count a request that it refuses.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -151,8 +146,7 @@ func (a *app) root() *cobra.Command {
 	root.SetHelpCommandGroupID("")
 	root.InitDefaultHelpCmd()
 	helpFails(root)
-	rewordUsage(root)
-	translate(root)
+	nameTopics(root)
 	return root
 }
 
@@ -170,6 +164,32 @@ func helpFails(root *cobra.Command) {
 				return nil
 			}
 		}
+	}
+}
+
+// nameTopics has usages name topics by "baton help": without it they read like commands that
+// do something.
+func nameTopics(root *cobra.Command) {
+	print := root.UsageFunc()
+	root.SetUsageFunc(func(c *cobra.Command) error {
+		out := c.OutOrStderr()
+		var b bytes.Buffer
+		c.SetOut(&b)
+		err := print(c)
+		c.SetOut(out)
+		usage, topics, found := strings.Cut(b.String(), "Additional help topics:\n")
+		if found {
+			usage += "Additional help topics:\n" + strings.ReplaceAll(topics, "  baton ", "  baton help ")
+		}
+		_, failed := io.WriteString(out, usage)
+		return cmp.Or(err, failed)
+	})
+}
+
+func eachCommand(root *cobra.Command, do func(*cobra.Command)) {
+	do(root)
+	for _, c := range root.Commands() {
+		eachCommand(c, do)
 	}
 }
 
@@ -198,10 +218,7 @@ func (a *app) say(format string, args ...any) {
 }
 
 func (a *app) complain(format string, args ...any) {
-	if false {
-		_ = fmt.Sprintf(format, args...) // tells vet that this is a printf
-	}
-	text := credentials.ReplaceAllString(phrase(format, args...), "${1}***@")
+	text := credentials.ReplaceAllString(fmt.Sprintf(format, args...), "${1}***@")
 	fmt.Fprintf(a.stderr, "baton: %s\n", text)
 }
 
@@ -225,7 +242,7 @@ func (a *app) url() (string, error) {
 	}
 	url, err := open.Default()
 	if err != nil {
-		return "", &exit{exitConfig, errorf("%w; name a store with --store or BATON_STORE", err)}
+		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
 }
@@ -323,6 +340,15 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
+// wantedValues say what a flag of a type wants, by the name that pflag has for the type.
+var wantedValues = map[string]string{
+	"bool":     "it takes no value",
+	"duration": "it is a duration, such as 30s, 5m or 1h30m",
+	"int":      "it is a whole number",
+	"intSlice": "they are whole numbers, with commas between them",
+	"uint64":   "it is a whole number, zero or more",
+}
+
 // misspelt adds "did you mean" to cobra's errors about flags.
 func misspelt(cmd *cobra.Command, err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
@@ -355,19 +381,22 @@ func misspelt(cmd *cobra.Command, err error) error {
 		}
 		return redactURL(word)
 	})
-	return errors.New(cobraError(text))
+	return errors.New(text)
 }
 
 // urls are words with a URL, and quoted text with one.
 var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
+// message is the text of an error without the name of the package.
+func message(err error) string { return strings.TrimPrefix(err.Error(), "baton: ") }
+
 // safeError is the text of an error in one line. That of rules keeps its lines, with the
 // text of the file and a mark below it: it escapes by itself what a terminal would obey.
 func safeError(err error) string {
 	if errors.As(err, new(*rules.Error)) {
-		return inLanguageOfRules(err)
+		return err.Error()
 	}
-	return safe(inLanguage(err))
+	return safe(message(err))
 }
 
 // explain writes an error for people: what happened and what to do now.
@@ -375,17 +404,16 @@ func explain(err error) string {
 	if errors.As(err, new(*rules.Error)) {
 		return safeError(err)
 	}
-	text := inLanguage(err)
+	text := message(err)
 	switch code := codeOf(err); {
 	case errors.As(err, new(*exit)):
 	case code == exitUnavailable:
-		text = phrase("%s; is the store up, and is its URL right (--store, BATON_STORE)?", text)
+		text = fmt.Sprintf("%s; is the store up, and is its URL right (--store, BATON_STORE)?", text)
 	case errors.As(err, new(*open.URLError)):
-		more := translated("; see: baton help stores")
-		if strings.HasSuffix(text, "?") || strings.HasSuffix(text, "？") {
-			more = strings.TrimLeft(more, ";；")
+		if !strings.HasSuffix(text, "?") {
+			text += ";"
 		}
-		text += more
+		text += " see: baton help stores"
 	}
 	return safe(text)
 }

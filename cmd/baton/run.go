@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -312,7 +313,7 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	command.MayResume = func() bool { return lease.Err() == nil }
 	child, err := supervise.Start(command)
 	if err != nil {
-		return ending{code: exitCannotRun, err: errorf("cannot execute %s: %w", safe(command.Args[0]), withoutPath(err))}
+		return ending{code: exitCannotRun, err: fmt.Errorf("cannot execute %s: %w", safe(command.Args[0]), withoutPath(err))}
 	}
 	var maxHold <-chan time.Time
 	if r.maxHold > 0 {
@@ -510,11 +511,11 @@ func find(command string) (path string, err error) {
 	command = redactURL(command) // it may be the URL of the store
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
-		return "", &exit{exitNotFound, errorf("command not found: %s", safe(command))}
+		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s", safe(command))}
 	case errors.Is(err, exec.ErrDot):
-		return "", &exit{exitNotFound, errorf("command not found: %s; for the one in this directory write ./%[1]s", safe(command))}
+		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s; for the one in this directory write ./%[1]s", safe(command))}
 	}
-	return "", &exit{exitCannotRun, errorf("cannot execute %s: %w", safe(command), errors.Unwrap(err))}
+	return "", &exit{exitCannotRun, fmt.Errorf("cannot execute %s: %w", safe(command), errors.Unwrap(err))}
 }
 
 func withoutPath(err error) error {

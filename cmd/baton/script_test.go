@@ -29,10 +29,6 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name != "baton" && name != "helper" && signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
-	// What is expected is English.
-	if name := filepath.Base(os.Args[0]); name != "baton" && name != "helper" {
-		os.Setenv("BATON_LANG", "en")
-	}
 	testscript.Main(m, map[string]func(){"baton": main, "helper": helper})
 }
 

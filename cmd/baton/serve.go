@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -153,13 +154,13 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	for {
 		select {
 		case err := <-ended:
-			return errorf("the server has ended: %w", err)
+			return fmt.Errorf("the server has ended: %w", err)
 		case sig := <-sigs:
 			if sig == syscall.SIGHUP {
 				a.reloadServed(files)
 				continue
 			}
-			a.say("%v: no more calls; those under way are answered", signalWords(sig))
+			a.say("%v: no more calls; those under way are answered", sig)
 		}
 		a.tellSupervisor("STOPPING=1")
 		p.Close()
@@ -200,7 +201,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 		tokens, certificates, _ := f.roles.Table().Count()
 		if tokens == 0 && (certificates == 0 || k.clientCA == "") {
-			return nil, &exit{exitConfig, errorf("%s: no caller can show who it is: make an access token by baton token new, or give --client-ca for names of certificates", redactURL(k.tokens))}
+			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can show who it is: make an access token by baton token new, or give --client-ca for names of certificates", redactURL(k.tokens))}
 		}
 	}
 	if f.log, err = a.openAudit(k.audit); err != nil {
@@ -251,7 +252,7 @@ func readSecret(path string) ([]byte, error) {
 	}
 	secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
 	if err != nil || len(secret) < 32 {
-		return nil, errorf("it has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64")
+		return nil, errors.New("it has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64")
 	}
 	return secret, nil
 }

@@ -229,7 +229,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	var missing *verify.NotInstalledError
 	switch {
 	case ctx.Err() != nil:
-		return &exit{exitSignal + int(syscall.SIGINT), errorf("interrupted")}
+		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
 	case errors.As(err, &wrong):
 		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Ways": "--clients", "Keep": "--keep"}[wrong.Field]
 		return usage("%s %s", flag, safe(wrong.Reason))
@@ -286,7 +286,7 @@ func (v *verifying) showProgress() (show func(verify.Step), done func()) {
 		if err != nil || columns < 20 {
 			columns = 80
 		}
-		line := phrase("baton: %s, %d of %d: %s", s.Fault, s.N, s.Of, s.Doing)
+		line := fmt.Sprintf("baton: %s, %d of %d: %s", s.Fault, s.N, s.Of, s.Doing)
 		fmt.Fprintf(v.stderr, "\r\x1b[K%s", cut(line, columns-1))
 	}, func() { fmt.Fprint(v.stderr, "\r\x1b[K") }
 }

@@ -224,7 +224,7 @@ func (w *watcher) draw(all []driver.KeyInfo, args []string) error {
 		return err
 	}
 	text := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
-	head := fmt.Sprintf("%d locks%s, %s", len(all), under(fmt.Sprintf, args), time.Now().Format("15:04:05"))
+	head := fmt.Sprintf("%d locks%s, %s", len(all), under(args), time.Now().Format("15:04:05"))
 	text = append([]string{head, ""}, text...)
 	if len(text) > lines-1 {
 		text = append(text[:lines-2], fmt.Sprintf("… and %d more", len(text)-lines+2))

@@ -58,7 +58,7 @@ func TestRunStopsItsCommandInTime(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	file := filepath.Join(t.TempDir(), "beat")
 	run := exec.Command(bin, "run", "--store", "redis://"+proxy.Addr, "--ttl", "3s", "--grace", "500ms", t.Name(), "--", os.Args[0])
-	run.Env = append(os.Environ(), beatEnv+"="+file, "BATON_LANG=en")
+	run.Env = append(os.Environ(), beatEnv+"="+file)
 	var stderr bytes.Buffer
 	run.Stderr = &stderr
 	if err := run.Start(); err != nil {

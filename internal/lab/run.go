@@ -65,11 +65,11 @@ type Run struct {
 }
 
 // Baton is this program as the command baton, with arguments, in an environment without
-// settings of baton but for its language: English. The caller starts it, and ends it before the experiment ends.
+// settings of baton. The caller starts it, and ends it before the experiment ends.
 func (r *Run) Baton(ctx context.Context, args ...string) *exec.Cmd {
 	all := append(slices.Clone(r.options.Command), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
-	cmd.Env = []string{"BATON_LANG=en"}
+	cmd.Env = []string{} // not nil, which is the environment of this process
 	for _, setting := range os.Environ() {
 		if !strings.HasPrefix(setting, "BATON_") {
 			cmd.Env = append(cmd.Env, setting)

@@ -219,7 +219,7 @@ func (f *fleet) judge() (wrong []string) {
 
 func (f *fleet) baton(file string, args ...string) (string, error) {
 	cmd := exec.CommandContext(f.t.Context(), file, args...)
-	cmd.Dir, cmd.Env = f.dir, append(os.Environ(), "BATON_STORE="+f.url, "BATON_LANG=en")
+	cmd.Dir, cmd.Env = f.dir, append(os.Environ(), "BATON_STORE="+f.url)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
 }

@@ -117,6 +117,7 @@ release: ## Build what a release has into dist: the command for all platforms, .
 .PHONY: site
 site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
+	go run ./cmd/baton reference > .site/docs/reference/cli.md
 	cd .site && npm ci --no-audit --no-fund --prefer-offline && npm run build
 
 .PHONY: lab

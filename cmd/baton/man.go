@@ -26,6 +26,36 @@ func (a *app) manCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
+// referenceCommand is for the site: a page with the help of all commands.
+func (a *app) referenceCommand(root *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:    "reference",
+		Short:  "Print the help of all commands as a page in Markdown",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: does(func(context.Context, []string) error {
+			_, err := a.stdout.WriteString(reference(root))
+			return err
+		}),
+	}
+}
+
+func reference(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("# The command line\n\n`baton help` and `baton help COMMAND` say the same.\n")
+	eachCommand(root, func(c *cobra.Command) {
+		if c.Hidden || c.Name() == "help" {
+			return
+		}
+		title := c.CommandPath()
+		if !c.Runnable() {
+			title = "baton help " + c.Name()
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n```text\n%s\n\n%s```\n", title, c.Short, strings.TrimSpace(c.Long), c.UsageString())
+	})
+	return b.String()
+}
+
 // writeManuals writes the page of a command and of all below it.
 func writeManuals(cmd *cobra.Command, dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, manName(cmd)+".1"), manual(cmd), 0o644); err != nil {

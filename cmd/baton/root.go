@@ -140,7 +140,7 @@ func (a *app) root() *cobra.Command {
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
 	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
 	add("learn", a.labCommand())
-	add("", a.completionCommand(root), a.manCommand(root), a.versionCommand())
+	add("", a.completionCommand(root), a.manCommand(root), a.referenceCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	eachCommand(root, func(c *cobra.Command) { c.Flags().SortFlags = false })
 	root.SetHelpCommandGroupID("")

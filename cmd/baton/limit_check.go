@@ -79,7 +79,7 @@ func (a *app) mistakes(err error) error {
 		return usage("%w", err)
 	}
 	for _, one := range all {
-		a.complain("%s", rulesWords(one))
+		a.complain("%s", one)
 	}
 	return &exit{exitUsage, nil}
 }

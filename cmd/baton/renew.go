@@ -87,7 +87,7 @@ func badHandle(err error) error {
 			safe(lost.Key), shellWord(lost.Key))}
 	}
 	if errors.Is(err, baton.ErrHandle) {
-		return usage("%s; it is what \"baton lock\" printed", libraryText(strings.TrimPrefix(err.Error(), "baton: attach: ")))
+		return usage("%s; it is what \"baton lock\" printed", strings.TrimPrefix(err.Error(), "baton: attach: "))
 	}
 	return err
 }

@@ -236,7 +236,7 @@ func doorError(err error) error {
 	if of, ok := errors.AsType[*httpguard.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
 			"a CA of clients", "--client-ca", "access tokens, or", "--tokens, or")
-		return usage("--listen: %s", libraryText(flags.Replace(of.Reason)))
+		return usage("--listen: %s", flags.Replace(of.Reason))
 	}
 	if of, ok := errors.AsType[*httpguard.FileError](err); ok {
 		return &exit{exitConfig, ofFile(of.Path, of.Err)}

@@ -34,9 +34,9 @@ type asking struct {
 
 func (k *asking) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVarP(&k.wait, "wait", "w", 0, "wait at most so long for the lock (default: for ever)")
+	f.DurationVarP(&k.wait, "wait", "w", 0, "how long to wait for the lock (default: no limit)")
 	f.BoolVarP(&k.try, "try", "n", false, "do not wait at all")
-	f.IntVar(&k.most, "max-waiting", 0, "do not wait if `N` or more wait already (default: wait behind any number)")
+	f.IntVar(&k.most, "max-waiting", 0, "fail if `N` or more are already waiting (default: no limit)")
 	f.BoolVarP(&k.shared, "shared", "s", false, "take the read lock: readers hold together, writers alone")
 	f.StringVar(&k.permits, "permits", "", "take `N/OF` permits: 2/10 is two of ten")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long the lock outlives a holder that crashed; the default is shortened to what the store accepts")

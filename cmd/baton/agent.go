@@ -94,13 +94,13 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f := cmd.Flags()
 	f.StringVar(&k.socket, "socket", "", "path of the Unix socket")
 	f.BoolVar(&k.systemd, "systemd", false, "take the socket from systemd")
-	f.StringVar(&k.mode, "mode", "0660", "mode of the socket: who can write it can use it")
+	f.StringVar(&k.mode, "mode", "0660", "mode of the socket: users with write permission can use it")
 	f.StringVar(&k.group, "group", "", "group that the socket is given to (default: that of the agent)")
-	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, who may use it; several may (default: every user that the mode lets)")
-	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has a lock for so long (default: never)")
+	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, that may use it (repeatable; default: all that the mode allows)")
+	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has held a lock for this long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")
-	f.StringVar(&k.audit, "audit", "", "`FILE` that gets a line for each denial, and each break of the page; - is standard error")
+	f.StringVar(&k.audit, "audit", "", "`FILE` for a line for each denial, and for each break by the page; - is standard error")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
 	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
@@ -384,7 +384,7 @@ func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) 
 	go func() {
 		_ = limiter.Follow(ctx, file, func(err error) {
 			if err != nil {
-				a.complain("the rules before go on: %s", safeError(ofRules(err)))
+				a.complain("the previous rules stay in force: %s", safeError(ofRules(err)))
 				return
 			}
 			a.say("the rules have changed")

@@ -73,7 +73,7 @@ holders at the start, as "baton show" prints them.
 		},
 		ValidArgsFunction: a.completeKey,
 	}
-	cmd.Flags().DurationVarP(&f.wait, "wait", "w", 0, "wait at most so long (default: for ever)")
+	cmd.Flags().DurationVarP(&f.wait, "wait", "w", 0, "how long to wait (default: no limit)")
 	a.queryFlags(cmd)
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
@@ -154,7 +154,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		case context.Cause(ctx) != nil:
 			err = context.Cause(ctx)
 		case lost != nil:
-			err = fmt.Errorf("the request does not stand any more: %w", lost)
+			err = fmt.Errorf("the request is gone: %w", lost)
 		default:
 			err = &exit{exitNotAcquired, fmt.Errorf("not released in %s: %w", short(time.Since(began)), err)}
 		}
@@ -205,7 +205,7 @@ func (a *app) awaitRelease(ctx context.Context, locks *baton.Locker, key string,
 			}
 		case ctx.Err() == nil && !failed:
 			failed = true
-			a.complain("%s; looking on", explain(err))
+			a.complain("%s; still waiting", explain(err))
 		}
 		select {
 		case <-look.C:

@@ -165,8 +165,8 @@ func (a *app) reloadRoles(f *roles.File, path string, log *audit) bool {
 	change, warnings, err := f.Reload()
 	if err != nil {
 		err = ofFile(path, err)
-		a.complain("the roles before go on: %s", safe(err.Error()))
-		log.Error("the roles before go on", "reason", err.Error())
+		a.complain("the previous roles stay in force: %s", safe(err.Error()))
+		log.Error("the previous roles stay in force", "reason", err.Error())
 		return false
 	}
 	a.warnOf(path, warnings)
@@ -184,6 +184,6 @@ func (a *app) warnOf(path string, warnings []roles.Warning) {
 // reopenAudit goes on in the file that has the name now.
 func (a *app) reopenAudit(log *audit) {
 	if err := log.reopen(); err != nil {
-		a.complain("the audit goes on in the file before: %s", safe(ofPage(err).Error()))
+		a.complain("the audit goes on in the previous file: %s", safe(ofPage(err).Error()))
 	}
 }

@@ -234,7 +234,7 @@ func promises(t driver.Traits) []promise {
 		{"fifo", t.FIFO, "first come, first served", "no order among those who wait"},
 		{"shared", t.Shared, "read locks", "no read locks"},
 		{"permits", t.Permits, "permits (n of N)", "no permits (n of N)"},
-		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may forget locks while their holders believe in them"},
+		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may lose locks that their holders still use"},
 		{"consensus", t.Consensus, "what was granted survives the loss of a minority of the servers", "no consensus: the loss of a primary may lose locks, or bring back old ones"},
 	}
 }

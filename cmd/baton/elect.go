@@ -59,13 +59,13 @@ in seconds.
 	}
 	f := cmd.Flags()
 	f.StringVar(&e.value, "value", "", "what observers see of the leader, such as its address (default: host:pid)")
-	f.BoolVar(&e.once, "once", false, "do not stand again when leadership is lost")
-	f.DurationVarP(&e.wait, "wait", "w", 0, "wait at most so long to be elected (default: for ever)")
-	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a leader that crashed keeps others from being elected")
+	f.BoolVar(&e.once, "once", false, "exit when leadership is lost, instead of standing again")
+	f.DurationVarP(&e.wait, "wait", "w", 0, "how long to wait to be elected (default: no limit)")
+	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a crashed leader blocks the next election")
 	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	e.onAsk.flag(cmd)
 	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
-	f.DurationVar(&e.limit, "for", 0, "with --observe: end so long after the first look (default: never)")
+	f.DurationVar(&e.limit, "for", 0, "with --observe: exit after this time (default: never)")
 	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
 	for _, of := range []string{"value", "once", "wait", "ttl", "grace", "on-ask", "metrics"} {
@@ -157,7 +157,7 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 			return nil, err
 		}
 		a.unelected(locks.Traits().Store, name, err)
-		a.complain("%s; trying on", explain(err))
+		a.complain("%s; trying again", explain(err))
 	}
 }
 
@@ -189,7 +189,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 				return err
 			case err != nil:
 				// A fail-over ends by itself, and an observer wants to see that, too.
-				a.complain("%s; observing on", explain(err))
+				a.complain("%s; still observing", explain(err))
 				failing = true
 				continue
 			case failing:

@@ -38,7 +38,7 @@ func (k *limiting) flags(cmd *cobra.Command) {
 	f.Int64Var(&k.burst, "burst", 0, "how many a token bucket holds (default: N)")
 	f.Int64Var(&k.parts, "parts", 0, "how many sub-windows a sliding window has (default: 10 up to 10s, else 60)")
 	f.BoolVar(&k.classic, "classic", false, "let a sliding window forget its oldest sub-window as a whole, early")
-	f.DurationVar(&k.maxWait, "max-wait", 0, "how long a leaky bucket makes wait at most (default: PERIOD)")
+	f.DurationVar(&k.maxWait, "max-wait", 0, "longest wait in a leaky bucket (default: PERIOD)")
 	_ = cmd.MarkFlagRequired("rate")
 }
 
@@ -200,12 +200,12 @@ the same of each limit.
 	k.flags(cmd)
 	k.named(cmd)
 	f := cmd.Flags()
-	f.Int64VarP(&cost, "cost", "n", 1, "how many are asked for at once")
-	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, at most so long (without a time: as long as it takes)")
+	f.Int64VarP(&cost, "cost", "n", 1, "how much of the limit the request takes")
+	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, at most this long (without a time: no limit)")
 	f.Lookup("wait").NoOptDefVal = forever
 	f.BoolVar(&peek, "peek", false, "only look: count nothing")
-	f.BoolVar(&forget, "forget", false, "make KEY fresh")
-	f.BoolVar(&open, "fail-open", false, "take a store that cannot be reached for a yes")
+	f.BoolVar(&forget, "forget", false, "reset KEY: forget what it has used")
+	f.BoolVar(&open, "fail-open", false, "allow the request if the store is unreachable")
 	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("peek", "forget", "wait")

@@ -54,7 +54,7 @@ resetAfter in seconds. What is not known is left out.
   baton limit ls -n 0 -o json | jq -r '.[] | select(.of and .used >= .of) | .key'`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().IntVarP(&most, "limit", "n", 1000, "list so many keys at most; 0: all")
+	cmd.Flags().IntVarP(&most, "limit", "n", 1000, "list at most this many keys; 0: all")
 	cmd.Flags().StringVar(&after, "after", "", "begin after `KEY`, to continue a list")
 	a.queryFlags(cmd)
 	cmd.Args = noLimit("PREFIX")

@@ -41,9 +41,9 @@ With -o json: an array of what "baton limit ls" prints, the most first, with sha
   baton limit top --share -n 3 tokens/   buckets tell their burst`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().IntVarP(&n, "limit", "n", 10, fmt.Sprintf("show so many keys, at most %d", mostTop))
-	cmd.Flags().BoolVar(&share, "share", false, "order by the share that is used")
-	cmd.Flags().Int64Var(&of, "of", 0, "take `N` for what a key may use that does not tell it; implies --share")
+	cmd.Flags().IntVarP(&n, "limit", "n", 10, fmt.Sprintf("how many keys to show, at most %d", mostTop))
+	cmd.Flags().BoolVar(&share, "share", false, "sort by the share of the limit that is used")
+	cmd.Flags().Int64Var(&of, "of", 0, "assume the limit `N` for keys whose limit is not known; implies --share")
 	a.queryFlags(cmd)
 	cmd.Args = noLimit("PREFIX")
 	cmd.RunE = does(func(ctx context.Context, args []string) error {

@@ -103,10 +103,10 @@ omitted (bytes). Unknown values are left out.
 	f.BoolVar(&o.anyCmd, "any-command", false, "do not compare the command line with that of earlier calls")
 	f.BoolVar(&o.show, "show", false, "show what is recorded")
 	f.BoolVar(&o.forget, "forget", false, "forget what is recorded")
-	f.DurationVarP(&o.wait, "wait", "w", 0, "wait at most so long for others who run it (default: for ever)")
+	f.DurationVarP(&o.wait, "wait", "w", 0, "how long to wait while another process runs it (default: no limit)")
 	f.BoolVarP(&o.try, "try", "n", false, "do not wait at all")
-	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long others wait after a crash")
-	f.DurationVar(&o.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
+	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long other callers wait after a crash")
+	f.DurationVar(&o.maxHold, "max-hold", 0, "stop the command after this time (default: never)")
 	f.DurationVarP(&o.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	o.onAsk.flag(cmd)
 	a.metricsFlag(cmd)
@@ -273,7 +273,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if rec != nil {
 		given = rec.passOn(sigs)
 		if rec.open && given == nil {
-			a.say("a process that the command has left behind still has its output: baton records it no more")
+			a.say("a process that the command left behind has its output open: baton stops recording it")
 		}
 	}
 	switch unrecorded, ok := errors.AsType[*once.UnrecordedError](r.err); {

@@ -60,7 +60,7 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 	}
 	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
 		l.Close()
-		return nil, &exit{exitConfig, fmt.Errorf("--page %s: that is %s, which is no address of this machine only", safe(addr), l.Addr())}
+		return nil, &exit{exitConfig, fmt.Errorf("--page %s: %s is not a loopback address", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
 	return httpguard.Bound(l, pageConns, a.warner()), nil

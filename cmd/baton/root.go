@@ -258,7 +258,7 @@ func (a *app) newFile(url string) (told func()) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return func() {}
 	}
-	return func() { a.say("the file %s was not there: it was made", safe(path)) }
+	return func() { a.say("created the file %s", safe(path)) }
 }
 
 // openTimeout bounds how long a store may take to answer for the first time.

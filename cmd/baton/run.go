@@ -86,8 +86,8 @@ signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
 	}
 	r.flags(cmd)
 	f := cmd.Flags()
-	f.DurationVar(&r.maxHold, "max-hold", 0, "stop the command after so long (default: never)")
-	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock taken for at least so long, also after the command: not again so soon")
+	f.DurationVar(&r.maxHold, "max-hold", 0, "stop the command after this time (default: never)")
+	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, even if the command ends sooner")
 	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	r.onAsk.flag(cmd)
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")

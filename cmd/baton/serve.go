@@ -90,13 +90,13 @@ The audit has a line of JSON for every break, every denial and every change of r
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT`; without a host it is all of this machine")
+	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT` to listen at; without a host, all addresses of this machine")
 	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64")
 	f.StringVar(&k.tokens, "tokens", "", "`FILE` of roles: who callers are, and what each may do")
 	f.StringVar(&k.cert, "tls-cert", "", "`FILE` with the certificate of the server, in PEM")
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
-	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificates of those who sign certificates of clients")
-	f.StringArrayVar(&k.hosts, "host", nil, "name, beside localhost, that a request without a caller may be for; several may")
+	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
+	f.StringArrayVar(&k.hosts, "host", nil, "host name accepted for unauthenticated requests, beside localhost (repeatable)")
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
@@ -201,7 +201,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 		tokens, certificates, _ := f.roles.Table().Count()
 		if tokens == 0 && (certificates == 0 || k.clientCA == "") {
-			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can show who it is: make an access token by baton token new, or give --client-ca for names of certificates", redactURL(k.tokens))}
+			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can authenticate: make an access token by baton token new, or give --client-ca", redactURL(k.tokens))}
 		}
 	}
 	if f.log, err = a.openAudit(k.audit); err != nil {
@@ -320,7 +320,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 		a.say("store %s is not shared with other processes: only the clients of this server exclude each other", t.Store)
 	}
 	if f.secret == nil {
-		a.say("without --secret-file the secret is this server's own: no other server, and not this one after a restart, can renew the leases that it gives. For limits it is not needed")
+		a.say("without --secret-file only this server can renew the leases that it grants, until it restarts; limits do not need it")
 	}
 	if f.door.Everyone() {
 		a.say("without --tokens every user of this machine may do everything")
@@ -347,8 +347,8 @@ func (a *app) reloadServed(f *served) {
 	}
 	if err := f.door.Reload(); err != nil {
 		err = doorError(err)
-		a.complain("the certificates before go on: %s", safe(err.Error()))
-		f.log.Error("the certificates before go on", "reason", err.Error())
+		a.complain("the previous certificates stay in use: %s", safe(err.Error()))
+		f.log.Error("the previous certificates stay in use", "reason", err.Error())
 		return
 	}
 	a.say("the certificates were read")

@@ -265,9 +265,9 @@ func TestServeAttackByRevokedCallers(t *testing.T) {
 		}
 	}
 	write("team-a " + roles.Credential(tokenA) + " a/=lokc\n")
-	reload("the roles before go on: .*line 1.*certificates were read")
+	reload("the previous roles stay in force: .*line 1.*certificates were read")
 	a.wants(http.StatusOK, tokenA, "Locks/Renew", renew)
-	s.wrote("the roles before go on", "line 1")
+	s.wrote("the previous roles stay in force", "line 1")
 
 	// A role that has less.
 	write(strings.ReplaceAll(string(good), "a/=lock,list", "a/=list"))

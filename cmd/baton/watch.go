@@ -38,7 +38,7 @@ With -o json each change is one object on one line: time, key, change, and lock 
 		ValidArgsFunction: a.completeKey,
 	}
 	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two looks, at least 50ms")
-	cmd.Flags().DurationVar(&limit, "for", 0, "end so long after the first look (default: never)")
+	cmd.Flags().DurationVar(&limit, "for", 0, "exit after this time (default: never)")
 	a.queryFlags(cmd)
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
@@ -116,7 +116,7 @@ func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, e
 			// A fail-over ends by itself, and a user who watches wants to see that,
 			// too.
 			if !w.failed {
-				w.complain("%s; watching on", explain(err))
+				w.complain("%s; still watching", explain(err))
 			}
 		default:
 			if w.failed {

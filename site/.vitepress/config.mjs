@@ -120,7 +120,7 @@ const order = [
   ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
   ['Laboratory', '实验室', ['lab']],
   ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
-  ['Reference', '参考', ['reference/cli', 'reference/urls', 'reference/errors', 'reference/configuration', 'metrics']],
+  ['Reference', '参考', ['reference/cli', 'reference/urls', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
   ['Evidence', '验证与测量', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
   ['Words and rooms', '术语与架构', ['glossary', 'architecture']],

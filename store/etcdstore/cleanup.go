@@ -24,55 +24,57 @@ const (
 	// mirrorLinger is how long a mirror stays open after its last use.
 	mirrorLinger = 5 * time.Second
 
-	// lateEffect is how long a request whose answer was lost may still take
+	// unresolvedTime is how long a request whose answer was lost may still take
 	// effect: the server gives one up after 5 s and two elections.
-	lateEffect = 10 * time.Second
+	unresolvedTime = 10 * time.Second
 
-	// setAside is how long a process does not ask for a name of its own that another
-	// process has taken over. To ask for it costs two round trips.
-	setAside = 10 * time.Second
+	// reserveTime is how long a process does not ask for a name of its own that another
+	// process has taken over. Asking for it costs two round trips.
+	reserveTime = 10 * time.Second
 
-	// tidyPause is the least pause between two runs of keepHouse.
-	tidyPause = 10 * time.Millisecond
+	// cleanPause is the least pause between two runs of clean.
+	cleanPause = 10 * time.Millisecond
 
-	// maxRemovals bounds the names that are being removed at a time: a process that stood
-	// still may find very many claims ended, and has to renew the others first.
+	// maxRemovals bounds the removals under way: a process that was stopped may find very many
+	// claims ended, and has to renew the others first.
 	maxRemovals = 256
 
-	// prompt is how much earlier than asked for a claim ends that was not renewed, so
-	// that the time that it takes to remove its name does not add to the TTL.
-	prompt = 100 * time.Millisecond
+	// removalTime is subtracted from the TTL of a claim that is not renewed, so that the
+	// removal of its name does not come after the TTL.
+	removalTime = 100 * time.Millisecond
 )
 
-// promise is how long a claim with that TTL stands.
-func promise(ttl time.Duration) time.Duration { return ttl - min(prompt, ttl/20) }
+// effectiveTTL is how long after a renewal the claim ends for this process.
+func effectiveTTL(ttl time.Duration) time.Duration { return ttl - min(removalTime, ttl/20) }
 
-// housekeeping removes what was not renewed in time and what lost answers may have
+// cleaner removes what was not renewed in time and what lost answers may have
 // left, and opens and closes mirrors when that is due. It does not help a process that
 // died: there the server ends its leases. Guarded by Store.mu.
-type housekeeping struct {
-	timer   *time.Timer
-	at      time.Time // when the timer fires; zero: it is not set
-	rest    time.Time // no run begins before: see idle
-	running bool
-	stopped bool
+type cleaner struct {
+	timer       *time.Timer
+	at          time.Time // when the timer fires; zero: it is not set
+	pausedUntil time.Time // no run begins before: see pauseFactor
+	running     bool
+	stopped     bool
 
 	later    map[*claim]*sweep
 	ready    []*sweep // those that are due, the first comes next
 	removers int      // goroutines that work on ready
 }
 
-// idle is how many times as long as a run took the housekeeping then pauses: a run looks
-// at every claim of the process under Store.mu, and with 100 000 of them takes longer
-// than tidyPause.
-const idle = 9
+// pauseFactor times the duration of a run is the pause after it: a run looks at every
+// claim of the process under Store.mu, and takes longer than cleanPause with 100 000 of
+// them.
+const pauseFactor = 9
 
-// maxRest bounds that pause. A claim that was not renewed may end that much later. A run
-// in which the process stood still says nothing about how long the next one takes.
-const maxRest = 2 * time.Second
+// maxPause bounds that pause, by which a claim that was not renewed may end later. A run
+// during which the process was stopped is not a measure for the next one.
+const maxPause = 2 * time.Second
 
-// restAfter is the pause after a run that took so long.
-func restAfter(run time.Duration) time.Duration { return min(idle*min(run, maxRest), maxRest) }
+// pauseAfter is the pause after a run that took so long.
+func pauseAfter(run time.Duration) time.Duration {
+	return min(pauseFactor*min(run, maxPause), maxPause)
+}
 
 // A sweep removes the name of an ended claim.
 type sweep struct {
@@ -81,18 +83,18 @@ type sweep struct {
 	busy  bool      // it is under way, or in ready
 }
 
-func (h *housekeeping) stopLocked() {
+func (h *cleaner) stopLocked() {
 	h.stopped = true
 	if h.timer != nil {
 		h.timer.Stop()
 	}
 }
 
-// dueLocked makes keepHouse run at that time or before, or when it has rested.
-func (s *Store) dueLocked(at time.Time) {
-	h := &s.house
-	if at.Before(h.rest) {
-		at = h.rest
+// cleanByLocked makes clean run at that time or before, or after its pause.
+func (s *Store) cleanByLocked(at time.Time) {
+	h := &s.cleaner
+	if at.Before(h.pausedUntil) {
+		at = h.pausedUntil
 	}
 	if h.stopped || h.running || !h.at.IsZero() && !at.Before(h.at) {
 		return
@@ -100,7 +102,7 @@ func (s *Store) dueLocked(at time.Time) {
 	h.at = at
 	pause := max(at.Sub(bootclock.Coarse()), 0)
 	if h.timer == nil {
-		h.timer = time.AfterFunc(pause, s.keepHouse)
+		h.timer = time.AfterFunc(pause, s.clean)
 	} else {
 		h.timer.Reset(pause)
 	}
@@ -110,7 +112,7 @@ func (s *Store) dueLocked(at time.Time) {
 // process made, and this one has not yet taken over, to that process.
 func (s *Store) expireLocked(c *claim) (wake []func()) {
 	wake = s.endLocked(c)
-	if c.place < 0 && c.lease == nil {
+	if c.nameIndex < 0 && c.lease == nil {
 		s.forgetLocked(c)
 	} else {
 		s.sweepLocked(c)
@@ -120,17 +122,17 @@ func (s *Store) expireLocked(c *claim) (wake []func()) {
 
 // sweepLocked has the name of an ended claim removed.
 func (s *Store) sweepLocked(c *claim) {
-	if s.house.later[c] != nil {
+	if s.cleaner.later[c] != nil {
 		return
 	}
 	w := &sweep{claim: c}
-	s.house.later[c] = w
+	s.cleaner.later[c] = w
 	s.readyLocked(w)
 }
 
 // readyLocked has a name removed as soon as fewer than maxRemovals are being removed.
 func (s *Store) readyLocked(w *sweep) {
-	h := &s.house
+	h := &s.cleaner
 	if h.stopped {
 		return
 	}
@@ -142,9 +144,9 @@ func (s *Store) readyLocked(w *sweep) {
 	}
 }
 
-func (s *Store) keepHouse() {
+func (s *Store) clean() {
 	s.mu.Lock()
-	h := &s.house
+	h := &s.cleaner
 	h.at = time.Time{}
 	if h.stopped || h.running {
 		s.mu.Unlock()
@@ -174,7 +176,7 @@ func (s *Store) keepHouse() {
 				wake = append(wake, s.expireLocked(c)...)
 				continue
 			case !now.Before(c.deadline):
-				soon(now.Add(tidyPause))
+				soon(now.Add(cleanPause))
 			default:
 				soon(c.deadline)
 			}
@@ -187,10 +189,10 @@ func (s *Store) keepHouse() {
 				}
 			}
 		}
-		if at, ok := s.lingerLocked(k, now); ok {
+		if at, ok := s.closeIdleLocked(k, now); ok {
 			soon(at)
 		}
-		if at, ok := s.unsetLocked(k, now); ok {
+		if at, ok := s.unreserveLocked(k, now); ok {
 			soon(at)
 		}
 	}
@@ -205,12 +207,12 @@ func (s *Store) keepHouse() {
 	}
 	h.running = false
 	ended := bootclock.Now()
-	h.rest = ended.Add(restAfter(ended.Sub(now)))
-	if lead := now.Add(tidyPause); next.Before(lead) {
+	h.pausedUntil = ended.Add(pauseAfter(ended.Sub(now)))
+	if lead := now.Add(cleanPause); next.Before(lead) {
 		next = lead
 	}
 	if len(s.keys) > 0 || len(h.later) > 0 {
-		s.dueLocked(next)
+		s.cleanByLocked(next)
 	}
 	s.mu.Unlock()
 	for _, f := range wake {
@@ -219,11 +221,11 @@ func (s *Store) keepHouse() {
 }
 
 // removeReady removes the names that are due, one after the other. It does not wait for
-// the housekeeping in between: with very many claims that rests for long.
+// the next run of clean: with very many claims the pause is long.
 func (s *Store) removeReady() {
 	for {
 		s.mu.Lock()
-		h := &s.house
+		h := &s.cleaner
 		if h.stopped || len(h.ready) == 0 {
 			h.removers--
 			s.mu.Unlock()
@@ -269,21 +271,22 @@ func (s *Store) remove(w *sweep) {
 		w.at = time.Time{}
 		s.forgetLocked(c)
 		if !twice && !it.resp.Succeeded { // if the process has not removed it, what else has the name?
-			s.seekStraysLocked()
+			s.findLeftoversLocked()
 		}
 	}
 	if !c.lock.all[c] { // also if its lease has ended
-		delete(s.house.later, c)
+		delete(s.cleaner.later, c)
 		return
 	}
-	s.dueLocked(w.at)
+	s.cleanByLocked(w.at)
 }
 
-// removedLocked takes the outcome of a removal. One that may come late, and would not
-// spare a claim that has come back, keeps it from coming back meanwhile.
+// removedLocked takes the outcome of a removal. If a
+// removal may take effect late, and would also remove a claim that has come back, the
+// claim counts as unresolved until then.
 func (c *claim) removedLocked(exact bool, err error) {
 	if !exact && errors.Is(err, driver.ErrUnknown) {
-		c.unresolved = bootclock.Coarse().Add(lateEffect)
+		c.unresolved = bootclock.Coarse().Add(unresolvedTime)
 	}
 }
 
@@ -314,16 +317,16 @@ func (c *claim) exact() bool {
 	return c.rev != 0 && c.lease != nil && !c.moving && !c.uncertain()
 }
 
-// removal is release, unless another process has taken the claim over: then the name is on
-// none of the leases that this process has put it on. A name that was renamed elsewhere is
-// left to seekStraysLocked.
+// removal is release on the condition that no other process has taken the claim over: its
+// name would then be on a lease of that process. findLeftoversLocked removes a name that
+// another process renamed.
 func (c *claim) removal() *item {
 	it := c.release()
 	if c.exact() {
 		it.txn.Compare = append(it.txn.Compare, modRev(c.name, c.mod), onLease(c.name, c.lease.id))
 		return it
 	}
-	// No condition is true if one of several is: so it is a removal for each.
+	// etcd knows no "or": so there is one conditional removal per lease.
 	all := []*pb.TxnRequest{it.txn}
 	if len(it.txn.Failure) > 0 {
 		all = append(all, it.txn.Failure[0].GetRequestTxn())
@@ -340,10 +343,10 @@ func (c *claim) removal() *item {
 	return it
 }
 
-// late waits for the outcome of an acquire that its caller did not wait for. The
-// outcome is known in the end, or the request has no effect any more after lateEffect:
-// so nothing is repeated blindly as sqlstore.Abandoned does.
-func (s *Store) late(c *claim, it *item) {
+// resolve waits for the outcome of an acquire that its caller did not wait for. Either an
+// answer comes, or the request has no effect after unresolvedTime. So the store need not
+// repeat releases as sqlstore.Abandoned does.
+func (s *Store) resolve(c *claim, it *item) {
 	<-it.Done()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -355,7 +358,7 @@ func (s *Store) late(c *claim, it *item) {
 		c.unresolvedLocked(it)
 		return
 	}
-	if it.left {
+	if it.abandoned {
 		c.unresolved = it.unresolved // not this one's any more, but perhaps an earlier one's
 	}
 	if it.resp != nil { // else it certainly failed, or was not sent
@@ -363,30 +366,30 @@ func (s *Store) late(c *claim, it *item) {
 	}
 }
 
-// unresolvedLocked notes that the request for the claim may still take effect. When this
-// process no longer looks for that, the leases that the request names have ended.
+// unresolvedLocked notes that the request for the claim may still take effect. The leases
+// that the request names are replaced, so that they end before this process stops looking.
 func (c *claim) unresolvedLocked(it *item) {
-	c.unresolved = bootclock.Coarse().Add(lateEffect)
+	c.unresolved = bootclock.Coarse().Add(unresolvedTime)
 	for _, l := range it.on {
 		l.unresolved = true
 	}
 }
 
-// strayPause is the pause before a look for strays that got no answer is repeated.
-const strayPause = 200 * time.Millisecond
+// leftoverPause is the pause before a search for leftovers that got no answer is repeated.
+const leftoverPause = 200 * time.Millisecond
 
-// seekStraysLocked has all leases looked at for strays, in the background, until that has
+// findLeftoversLocked searches all leases for leftovers, in the background, until that has
 // succeeded.
-func (s *Store) seekStraysLocked() {
-	s.strayRounds++
-	if s.closed || s.seekingStrays {
+func (s *Store) findLeftoversLocked() {
+	s.leftoverRounds++
+	if s.closed || s.findingLeftovers {
 		return
 	}
-	s.seekingStrays = true
+	s.findingLeftovers = true
 	s.work.Go(func() {
 		for {
 			s.mu.Lock()
-			strayRounds := s.strayRounds
+			strayRounds := s.leftoverRounds
 			var leases []int64
 			for l := range s.leasesLocked() {
 				if l.id != 0 && !l.dead {
@@ -396,16 +399,16 @@ func (s *Store) seekStraysLocked() {
 			s.mu.Unlock()
 			looked := true
 			for _, id := range leases {
-				looked = s.dropStrays(id) && looked
+				looked = s.removeLeftovers(id) && looked
 			}
 			s.mu.Lock()
-			if looked && strayRounds == s.strayRounds {
-				s.seekingStrays = false
+			if looked && strayRounds == s.leftoverRounds {
+				s.findingLeftovers = false
 				s.mu.Unlock()
 				return
 			}
 			s.mu.Unlock()
-			t := time.NewTimer(strayPause)
+			t := time.NewTimer(leftoverPause)
 			select {
 			case <-t.C:
 			case <-s.ctx.Done():
@@ -416,9 +419,9 @@ func (s *Store) seekStraysLocked() {
 	})
 }
 
-// dropStrays removes the names on a lease of ours that belong to no claim. It returns
-// false if it has to be tried again.
-func (s *Store) dropStrays(lease int64) (done bool) {
+// removeLeftovers removes the names on a lease of this process that belong to no claim. It
+// returns false if it has to be tried again.
+func (s *Store) removeLeftovers(lease int64) (done bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
 	resp, err := s.leaser.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: lease, Keys: true}, anySize)
@@ -430,8 +433,8 @@ func (s *Store) dropStrays(lease int64) (done bool) {
 		strays[string(name)] = true
 	}
 	// A name that was put since then is not in the answer. A name that was forgotten
-	// since then is gone, or has another revision if it comes again. A claim that
-	// stands is renewed, and lost if the name is not its own.
+	// since then is gone, or has another revision if it comes again. A claim that has
+	// not ended is renewed, and lost if the name is not its own.
 	s.mu.Lock()
 	for _, k := range s.keys {
 		for c := range k.all {
@@ -442,14 +445,14 @@ func (s *Store) dropStrays(lease int64) (done bool) {
 	}
 	s.mu.Unlock()
 	for name := range strays {
-		if err := s.dropStray(ctx, name, lease); err != nil {
+		if err := s.removeLeftover(ctx, name, lease); err != nil {
 			return !passing(err)
 		}
 	}
 	return true
 }
 
-func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
+func (s *Store) removeLeftover(ctx context.Context, name string, lease int64) error {
 	key, ok := s.keyOf(name)
 	if !ok {
 		return nil
@@ -462,7 +465,7 @@ func (s *Store) dropStray(ctx context.Context, name string, lease int64) error {
 	s.mu.Lock()
 	if k := s.keys[key]; k != nil {
 		for c := range k.all {
-			// The stray may have come back under a name that another claim uses now,
+			// The leftover may have come back under a name that another claim uses now,
 			// and whose own put had no answer, or was not sent.
 			if c.name == name && (c.rev == kv.CreateRevision || c.value == string(kv.Value)) {
 				s.mu.Unlock()

@@ -18,9 +18,9 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// With very many claims a run of the housekeeping takes longer than the pause between two
+// With very many claims a run of clean takes longer than the pause between two
 // runs. It leaves most of the time to calls all the same, however often it is due.
-func TestHousekeepingLeavesTime(t *testing.T) {
+func TestCleanerLeavesTime(t *testing.T) {
 	s := &Store{keys: make(map[string]*lock)}
 	for i := range 20_000 {
 		key := fmt.Sprint(i)
@@ -28,14 +28,14 @@ func TestHousekeepingLeavesTime(t *testing.T) {
 		k.all = map[*claim]bool{{Claim: driver.Claim{Key: key}, lock: k, held: true, deadline: bootclock.Now().Add(time.Hour)}: true}
 		s.keys[key] = k
 	}
-	for range 10 { // this test may stand still in the middle
+	for range 10 { // the machine may stop this test in the middle
 		began := bootclock.Now()
-		s.keepHouse()
+		s.clean()
 		s.mu.Lock()
 		ended := bootclock.Now()
-		s.dueLocked(ended) // as after every removal of a name
-		pause := s.house.at.Sub(ended)
-		s.house.timer.Stop()
+		s.cleanByLocked(ended) // as after every removal of a name
+		pause := s.cleaner.at.Sub(ended)
+		s.cleaner.timer.Stop()
 		s.mu.Unlock()
 		if pause > 5*ended.Sub(began) {
 			return
@@ -44,25 +44,25 @@ func TestHousekeepingLeavesTime(t *testing.T) {
 	t.Error("the next run begins before calls had five times as long as the last one took")
 }
 
-// The housekeeping never rests for so long that a claim that was not renewed stands much
+// The cleaner never pauses for so long that a claim that was not renewed lasts much
 // longer than it was to, even if the process stood still in the middle of a run.
-func TestHousekeepingRestsBriefly(t *testing.T) {
+func TestCleanerPausesBriefly(t *testing.T) {
 	for run, want := range map[time.Duration]time.Duration{
 		0:                      0,
 		10 * time.Millisecond:  90 * time.Millisecond,
 		100 * time.Millisecond: 900 * time.Millisecond,
-		time.Second:            maxRest,
-		10 * time.Hour:         maxRest,
-		math.MaxInt64:          maxRest,
+		time.Second:            maxPause,
+		10 * time.Hour:         maxPause,
+		math.MaxInt64:          maxPause,
 	} {
-		if got := restAfter(run); got != want {
+		if got := pauseAfter(run); got != want {
 			t.Errorf("after a run of %v: %v, want %v", run, got, want)
 		}
 	}
 }
 
 // Very many claims end at once, on a process that holds very many others: their names are
-// removed one after the other, and none waits for the housekeeping, which rests for long.
+// removed one after the other, and none waits for the next run of clean.
 func TestManyClaimsEndAtOnce(t *testing.T) {
 	t.Parallel()
 	const n = 8 * maxRemovals
@@ -102,18 +102,18 @@ func TestManyClaimsEndAtOnce(t *testing.T) {
 		}
 	}
 	s.mu.Unlock()
-	s.keepHouse()
+	s.clean()
 	s.mu.Lock()
-	s.house.rest = bootclock.Now().Add(time.Hour) // as if it had very much to look at
-	s.house.timer.Stop()
-	s.house.at = s.house.rest
+	s.cleaner.pausedUntil = bootclock.Now().Add(time.Hour) // as if it had very much to look at
+	s.cleaner.timer.Stop()
+	s.cleaner.at = s.cleaner.pausedUntil
 	s.mu.Unlock()
 	began := time.Now()
 	eventually(t, "all names are removed but one", 20*time.Second, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		most = max(most, s.house.removers)
-		return len(s.house.later) == 0
+		most = max(most, s.cleaner.removers)
+		return len(s.cleaner.later) == 0
 	})
 	if most > maxRemovals {
 		t.Errorf("%d names were being removed at a time, want at most %d", most, maxRemovals)
@@ -158,7 +158,7 @@ func TestLatePutIsRemoved(t *testing.T) {
 		t.Fatalf("unanswered: %v, want ErrUnknown and the context's error", err)
 	}
 	if err := s.Release(ctx, r.Claim); err == nil {
-		t.Fatal("a release that nobody answered succeeded")
+		t.Fatal("a release without an answer succeeded")
 	}
 	proxy.Heal()
 	eventually(t, "the release is answered", 20*time.Second, func() bool {
@@ -264,7 +264,7 @@ func TestLatePutAfterAGrant(t *testing.T) {
 					if _, err := k.KVClient.Txn(t.Context(), txn); err != nil {
 						t.Fatal(err)
 					}
-					awaitNames(t, s, key, 0, lateEffect/2)
+					awaitNames(t, s, key, 0, unresolvedTime/2)
 				}
 			})
 			// All of them wait for what may come late at the same time.

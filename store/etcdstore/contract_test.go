@@ -92,7 +92,7 @@ func sharedHarness(addrs ...string) drivertest.Harness {
 		Delete: func(t drivertest.T, key string, l driver.Locks) {
 			s := l.(*Store)
 			dir := s.dir(key)
-			if _, err := s.client.Delete(t.Context(), dir, clientv3.WithRange(afterDir(dir))); err != nil {
+			if _, err := s.client.Delete(t.Context(), dir, clientv3.WithRange(dirEnd(dir))); err != nil {
 				t.Fatalf("delete: %v", err)
 			}
 		},

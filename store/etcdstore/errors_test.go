@@ -157,9 +157,9 @@ func TestFullAfterTheEffectOfMany(t *testing.T) {
 		release := s.claimLocked(held).release()
 		lease := s.leases[seconds(long)].id
 		s.mu.Unlock()
-		name := s.place(s.dir("k"), 0)
+		name := s.ownName(s.dir("k"), 0)
 		acquire := &item{Item: batch.NewItem(), dir: s.dir("k"), name: name, puts: true, txn: &pb.TxnRequest{
-			Compare: only(nobody(s.dir("k"))),
+			Compare: only(noNames(s.dir("k"))),
 			Success: ops(put(name, encode(c), lease)),
 			Failure: ops(get(name), listing(s.dir("k"))),
 		}}
@@ -189,7 +189,7 @@ func TestOutcomeOfWhatWasNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var work sync.WaitGroup
-	work.Go(func() { s.late(c, it) }) // as a release does that began meanwhile
+	work.Go(func() { s.resolve(c, it) }) // as a release does that began meanwhile
 	work.Go(func() {
 		queued(t, s.batch, 1)
 		cancel()

@@ -79,7 +79,7 @@ func names(t testing.TB, s *Store, key string) *clientv3.GetResponse {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	dir := s.dir(key)
-	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(afterDir(dir)))
+	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(dirEnd(dir)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func (p *spy) reads(dir string) (reads []*pb.RangeRequest) {
 
 // crowded lets the first process hold a key and the others wait for it. The last one's
 // mirror knows the queue.
-func crowded(t testing.TB, stores []*Store) (all []driver.Claim) {
+func fillQueue(t testing.TB, stores []*Store) (all []driver.Claim) {
 	t.Helper()
 	for i, s := range stores {
 		c := claimOf("k", "one of many")
@@ -324,8 +324,8 @@ func crowded(t testing.TB, stores []*Store) (all []driver.Claim) {
 }
 
 // putOf is an item that puts a name.
-func putOf(t *testing.T, name string, patient bool) *item {
-	return &item{Item: batch.NewItem(), dir: name, name: prefixOf(t) + name, patient: patient, txn: &pb.TxnRequest{
+func putOf(t *testing.T, name string, lingering bool) *item {
+	return &item{Item: batch.NewItem(), dir: name, name: prefixOf(t) + name, mayLinger: lingering, txn: &pb.TxnRequest{
 		Success: ops(put(prefixOf(t)+name, "x", 0)),
 	}}
 }
@@ -370,7 +370,7 @@ func swept(t testing.TB, s *Store) {
 	eventually(t, "nothing is left to remove", 20*time.Second, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.house.later) == 0 && !s.seekingStrays
+		return len(s.cleaner.later) == 0 && !s.findingLeftovers
 	})
 }
 

@@ -59,7 +59,7 @@ func (s *Store) heldError(ctx context.Context, key string, queue []contender) er
 	}
 }
 
-// remaining is how long leases last, to show to people. Nothing is decided by it: a
+// remaining is how long leases last. It is only shown. Nothing is decided by it: a
 // server that has just become the leader does not know.
 type remaining struct {
 	mu    sync.Mutex
@@ -94,7 +94,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			return
 		}
 		left := &remaining{}
-		next, end := []byte(s.prefix+prefix), after(s.prefix+prefix)
+		next, end := []byte(s.prefix+prefix), prefixEnd(s.prefix+prefix)
 		if prefix == "" {
 			next = []byte(s.prefix + " ") // names of limits sort before that
 		}
@@ -127,7 +127,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			// it: a key is complete when the range has left its folder.
 			var rest []string
 			for _, key := range open {
-				if more && string(next) < afterDir(s.dir(key)) {
+				if more && string(next) < dirEnd(s.dir(key)) {
 					rest = append(rest, key)
 				} else if !show(key) {
 					return
@@ -138,8 +138,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// after is the end of the range of names that begin with prefix; a zero byte: no end.
-func after(prefix string) []byte {
+// prefixEnd is the end of the range of names that begin with prefix; a zero byte: no end.
+func prefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	for len(end) > 0 {
 		if last := len(end) - 1; end[last] < 0xff {

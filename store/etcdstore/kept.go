@@ -45,7 +45,7 @@ type keptRecord struct {
 // BeginAttempt implements driver.Records. It reads the record, asks for a lease that
 // lasts as long as the record is to be kept, and writes: three requests, and three more
 // for each time that another process was faster. Times are those of the calling
-// machine, and only for people to read.
+// machine, and are only shown.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
@@ -116,7 +116,7 @@ func (s *Store) replaceKept(ctx context.Context, name, text string, rev, lease i
 		Success: ops(put(name, text, granted.ID)),
 	})
 	switch {
-	case leaseGone(err): // the process stood still for longer than the lease lasts
+	case leaseGone(err): // the process was stopped for longer than the lease lasts
 		return false, unavailable(errors.New("the request took longer than its effect was to be kept"))
 	case err != nil:
 		return false, failure(ctx, err) // which of the leases is in use is not known
@@ -167,7 +167,7 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 			return
 		}
 		dir := s.recordName("")
-		next, end := []byte(dir+prefix), after(dir+prefix)
+		next, end := []byte(dir+prefix), prefixEnd(dir+prefix)
 		for more := true; more; {
 			resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: next, RangeEnd: end, Limit: recordPage})
 			if err != nil {
@@ -254,7 +254,7 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 		}
 		if rev == 0 {
 			dir := s.overrideName("")
-			all, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: after(dir), CountOnly: true})
+			all, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: prefixEnd(dir), CountOnly: true})
 			if err != nil {
 				return readFailure(ctx, err)
 			}
@@ -274,15 +274,15 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 const overrideGrace = time.Minute
 
 // Overrides implements limits.Overrider by one request. The leases of the server decide
-// which overrides stand. A server that becomes the leader gives every lease its whole time
+// which overrides apply. A server that becomes the leader gives every lease its whole time
 // again, so that an override also ends when its time is over by the clock of this machine,
-// and by more than overrideGrace. How much longer it stands is told by that clock.
+// and by more than overrideGrace. What is left of its time is told by that clock.
 func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
 	dir := s.overrideName("")
-	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: after(dir)})
+	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: prefixEnd(dir)})
 	if err != nil {
 		return nil, readFailure(ctx, err)
 	}

@@ -38,12 +38,12 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
 		Success: ops(put(c.name, text, c.lease.id)),
 	}}
-	c.changing = true
+	c.downgrading = true
 	s.mu.Unlock()
 	err := s.do(ctx, it)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c.changing = false
+	c.downgrading = false
 	text = withOwner(text, c.Owner) // which a Rename may have changed
 	switch {
 	case errors.Is(err, driver.ErrUnknown):
@@ -54,7 +54,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	case err != nil:
 		return driver.Grant{}, err
 	case !it.resp.Succeeded:
-		return driver.Grant{}, unavailable(errors.New("somebody else has changed the lock's name"))
+		return driver.Grant{}, unavailable(errors.New("another process has changed the lock's name"))
 	}
 	c.mod, c.Weight, c.value = max(c.mod, it.rev), 1, text
 	return a.Grant, nil
@@ -78,7 +78,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 			return err
 		}
 		i := find(queue, cl.ID)
-		if i < 0 || i >= holders(queue) || s.ending(cl, queue[i]) {
+		if i < 0 || i >= holders(queue) || s.removesSoon(cl, queue[i]) {
 			return driver.ErrLost
 		}
 		e := queue[i]
@@ -106,7 +106,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 	return unavailable(errors.New("the lock's name changes all the time"))
 }
 
-// expire ends a claim that this process was to renew, and has not.
+// expire ends a claim that this process has not renewed in time.
 func (s *Store) expire(cl driver.Claim) {
 	s.mu.Lock()
 	c := s.claimLocked(cl)
@@ -120,9 +120,9 @@ func (s *Store) expire(cl driver.Claim) {
 	}
 }
 
-// seenLocked notes that a claim's name was read. Its owner goes with its mod revision:
-// what this process writes on the condition of the one must not bring another of the
-// other back.
+// seenLocked notes that a claim's name was read. The owner is taken with
+// the mod revision: what this process writes on the condition of that revision must not
+// bring back an older owner.
 func (c *claim) seenLocked(kv *mvccpb.KeyValue) {
 	if kv.ModRevision <= c.mod {
 		return

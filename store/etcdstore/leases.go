@@ -40,8 +40,8 @@ type lease struct {
 	unresolved bool
 	next       *lease
 
-	asking *asking // the request under way, if any
-	told   *asking // the last answer, while no answer of the majority confirms it: see bear
+	request     *leaseRequest // the request under way, if any
+	unconfirmed *leaseRequest // the last answer, while no answer of the majority confirms it: see confirmTerm
 }
 
 // leasesLocked are the present leases of the process, and the former ones.
@@ -70,21 +70,20 @@ func (s *Store) leaseLocked(id int64) *lease {
 	return nil
 }
 
-// asking is a request to grant a lease or to keep it alive, shared by all calls that
-// want the same.
-type asking struct {
-	sent time.Time
-	no   int           // how many requests there had been, with this one
-	done chan struct{} // closed when err is set
-	err  error
+// A leaseRequest grants a lease or keeps it alive, for all calls that want the same.
+type leaseRequest struct {
+	sent   time.Time
+	number int           // how many requests to keep leases alive there had been, with this one
+	done   chan struct{} // closed when err is set
+	err    error
 
 	// Set for a lease that was prolonged, when done is closed.
 	end  time.Time // when the lease ends, if an answer of the majority confirms it
 	term uint64    // of the member that answered
 	by   *stream
 
-	borne bool   // a request that was sent after this one was answered
-	low   uint64 // the lowest term of those answers; guarded by Store.mu, as borne is
+	checked    bool   // a request that was sent after this one was answered
+	lowestTerm uint64 // the lowest term of those answers; guarded by Store.mu, as checked is
 }
 
 // leaseFor returns the lease of the class, granted and, as far as this process
@@ -110,14 +109,14 @@ func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
 }
 
 // refreshLocked asks the server to grant l or to keep it alive.
-func (s *Store) refreshLocked(l *lease) *asking {
+func (s *Store) refreshLocked(l *lease) *leaseRequest {
 	s.followLocked(l)
-	if l.asking != nil {
-		return l.asking
+	if l.request != nil {
+		return l.request
 	}
-	a := &asking{sent: bootclock.Now(), done: make(chan struct{})}
-	a.no = s.past.ask() // after sent
-	l.asking = a
+	a := &leaseRequest{sent: bootclock.Now(), done: make(chan struct{})}
+	a.number = s.history.countKeepAlive() // after sent
+	l.request = a
 	id := l.id
 	go func() {
 		// No answer is worth a longer wait: the next request may be sent then.
@@ -143,7 +142,7 @@ func (s *Store) refreshLocked(l *lease) *asking {
 			a.err = readFailure(ctx, a.err)
 		}
 		s.mu.Lock()
-		l.asking = nil
+		l.request = nil
 		var wake []func()
 		switch {
 		case gone:
@@ -153,8 +152,8 @@ func (s *Store) refreshLocked(l *lease) *asking {
 			l.id, l.end = id, a.end
 		case a.err == nil:
 			a.end, a.term = a.sent.Add(time.Duration(granted)*time.Second), header.GetRaftTerm()
-			l.told = a
-			l.believeLocked()
+			l.unconfirmed = a
+			l.extendLocked()
 		}
 		s.mu.Unlock()
 		close(a.done)
@@ -167,17 +166,17 @@ func (s *Store) refreshLocked(l *lease) *asking {
 
 // grant asks for a new lease. If several members are asked, the unused lease runs out.
 func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse, error) {
-	after := patienceFor(time.Duration(class) * time.Second)
-	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, _ pb.KVClient, leaser pb.LeaseClient) (*pb.LeaseGrantResponse, error) {
+	after := hedgeAfter(time.Duration(class) * time.Second)
+	resp, _, err := hedged(ctx, s, after, func(ctx context.Context, _ pb.KVClient, leaser pb.LeaseClient) (*pb.LeaseGrantResponse, error) {
 		return leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: class})
 	})
 	return resp, err
 }
 
-// followLocked replaces a lease that is unresolved. A member that hangs may do after hours
-// what it was asked, when this process no longer looks for that; a name that it then
-// puts on a lease that is kept alive stays and holds the lock. It can put nothing on a
-// lease that has ended. The claims move to the new lease when they are renewed, and the
+// followLocked replaces a lease that is unresolved. A member that hangs may carry out a
+// request after hours, when this process no longer looks for its effect. If the lease were
+// still kept alive, the name would hold the lock for good; on a lease that has ended the
+// request fails. The claims move to the new lease when they are renewed, and the
 // old one is no longer kept alive.
 func (s *Store) followLocked(l *lease) {
 	if !l.unresolved || l.next != nil || l.id == 0 || s.closed {
@@ -210,7 +209,7 @@ func latest(a, b time.Time) time.Time {
 }
 
 // prolong keeps a lease alive by a request that was sent at since or later.
-func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*asking, error) {
+func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*leaseRequest, error) {
 	for {
 		s.mu.Lock()
 		a := s.refreshLocked(l)
@@ -222,7 +221,7 @@ func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*asking
 }
 
 // wait waits for the answer.
-func (a *asking) wait(ctx context.Context) error {
+func (a *leaseRequest) wait(ctx context.Context) error {
 	select {
 	case <-a.done:
 		return a.err
@@ -257,19 +256,19 @@ func (s *Store) leaseGoneLocked(l *lease) (wake []func()) {
 // If a stream's member does not answer in time, or answers as one that leads no longer,
 // a stream to another member replaces it.
 
-// tries is how many parts the TTL of a lease is cut into: if a member has not answered
-// after one of them, another is asked, too.
-const tries = 12
+// hedgesPerTTL is how many members are asked within one TTL if none answers: see
+// hedgeAfter.
+const hedgesPerTTL = 12
 
-// patienceFor is how long to wait for one member before another is asked, for a claim
+// hedgeAfter is how long to wait for one member before another is asked, for a claim
 // or lease of that TTL.
-func patienceFor(ttl time.Duration) time.Duration { return ttl / tries }
+func hedgeAfter(ttl time.Duration) time.Duration { return ttl / hedgesPerTTL }
 
-// keeper has the stream. Guarded by its own lock.
-type keeper struct {
-	mu        sync.Mutex
-	now       *stream // for new requests; nil: none
-	elsewhere bool    // the next stream goes to another member
+// keepAliveStream is the stream in use. Guarded by its own lock.
+type keepAliveStream struct {
+	mu      sync.Mutex
+	current *stream // for new requests; nil: none
+	other   bool    // the next stream goes to another member
 }
 
 // A stream is one call of LeaseKeepAlive.
@@ -284,35 +283,35 @@ type stream struct {
 	// waiting are the requests without an answer, by lease, in the order in which they
 	// were sent. A request that was given up stays in it, so that its answer is not
 	// taken for that of a later request.
-	waiting map[int64][]chan told
+	waiting map[int64][]chan aliveAnswer
 	err     error // why the stream has ended
 }
 
-// told is what a member has said of a lease.
-type told struct {
+// An aliveAnswer is a member's answer about a lease.
+type aliveAnswer struct {
 	stream *stream
 	resp   *pb.LeaseKeepAliveResponse
 	err    error
 }
 
-// stream returns the present stream, or opens another one if the present one is in no,
+// stream returns the present stream, or opens another one if the present one is in used
 // or has ended. To avoid a member it opens a stream to the next endpoint, by a separate
 // connection: the client might choose the same member again.
-func (s *Store) stream(no []*stream) *stream {
+func (s *Store) stream(used []*stream) *stream {
 	s.alive.mu.Lock()
 	defer s.alive.mu.Unlock()
-	if st := s.alive.now; st != nil && !slices.Contains(no, st) && !st.ended() {
+	if st := s.alive.current; st != nil && !slices.Contains(used, st) && !st.ended() {
 		return st
 	}
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(s.ctx))
-	st := &stream{cancel: cancel, opened: make(chan struct{}), waiting: map[int64][]chan told{}}
-	s.alive.now = st
-	leaser, elsewhere := s.leaser, s.alive.elsewhere
-	s.alive.elsewhere = false
+	st := &stream{cancel: cancel, opened: make(chan struct{}), waiting: map[int64][]chan aliveAnswer{}}
+	s.alive.current = st
+	leaser, other := s.leaser, s.alive.other
+	s.alive.other = false
 	go func() {
 		defer cancel()
-		if elsewhere {
-			conn, err := s.spare()
+		if other {
+			conn, err := s.dialNext()
 			if err != nil {
 				st.end(err)
 				return
@@ -325,24 +324,24 @@ func (s *Store) stream(no []*stream) *stream {
 	return st
 }
 
-// giveUp sends nothing more on a stream. elsewhere makes the next stream go to another
+// giveUp sends nothing more on a stream. other makes the next stream go to another
 // member. The stream stays open for a while, as other calls may wait for its answers.
-func (s *Store) giveUp(st *stream, elsewhere bool) {
+func (s *Store) giveUp(st *stream, other bool) {
 	s.alive.mu.Lock()
 	defer s.alive.mu.Unlock()
-	if s.alive.now == st {
-		s.alive.now, s.alive.elsewhere = nil, elsewhere
+	if s.alive.current == st {
+		s.alive.current, s.alive.other = nil, other
 		time.AfterFunc(requestTime, st.cancel)
 	}
 }
 
-// spare connects to one endpoint, another one each time.
-func (s *Store) spare() (*grpc.ClientConn, error) {
+// dialNext connects to one endpoint, another one each time.
+func (s *Store) dialNext() (*grpc.ClientConn, error) {
 	all := s.client.Endpoints()
 	if len(all) == 0 {
 		return nil, errors.New("there is no endpoint")
 	}
-	return s.client.Dial(all[int(s.spares.Add(1)%uint32(len(all)))])
+	return s.client.Dial(all[int(s.dialed.Add(1)%uint32(len(all)))])
 }
 
 func (st *stream) run(ctx context.Context, leaser pb.LeaseClient) {
@@ -361,7 +360,7 @@ func (st *stream) run(ctx context.Context, leaser pb.LeaseClient) {
 		}
 		st.mu.Lock()
 		if first := st.waiting[resp.ID]; len(first) > 0 { // a member answers requests in order
-			first[0] <- told{stream: st, resp: resp} // never blocks: the channel has room for one
+			first[0] <- aliveAnswer{stream: st, resp: resp} // never blocks: the channel has room for one
 			st.waiting[resp.ID] = first[1:]
 		}
 		if len(st.waiting[resp.ID]) == 0 {
@@ -378,7 +377,7 @@ func (st *stream) end(err error) {
 	st.err = err
 	for _, all := range st.waiting {
 		for _, w := range all {
-			w <- told{stream: st, err: err}
+			w <- aliveAnswer{stream: st, err: err}
 		}
 	}
 	st.waiting = nil
@@ -394,13 +393,13 @@ func (st *stream) ended() bool {
 }
 
 // ask sends a request, and passes the answer to the channel, unless ctx ends before.
-func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
+func (st *stream) ask(ctx context.Context, id int64, answers chan<- aliveAnswer) {
 	select {
 	case <-st.opened:
 	case <-ctx.Done():
 		return
 	}
-	one := make(chan told, 1)
+	one := make(chan aliveAnswer, 1)
 	st.sending.Lock()
 	st.mu.Lock()
 	err := st.err
@@ -413,7 +412,7 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
 		_ = st.calls.Send(&pb.LeaseKeepAliveRequest{ID: id})
 	}
 	st.sending.Unlock()
-	t := told{stream: st, err: err}
+	t := aliveAnswer{stream: st, err: err}
 	if err == nil {
 		select {
 		case t = <-one:
@@ -430,17 +429,17 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- told) {
 // keepAlive prolongs a lease and returns the answer of a member that leads, as far as
 // is known. The client's own KeepAliveOnce asks again and again, and its KeepAlive
 // counts from when the answer came.
-func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *asking) (*pb.LeaseKeepAliveResponse, error) {
+func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *leaseRequest) (*pb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	left := 2 + len(s.client.Endpoints()) // how many requests may yet fail
-	after := s.answers.patient(patienceFor(time.Duration(class) * time.Second))
-	answers := make(chan told)
-	var no []*stream
+	after := s.latency.atLeast(hedgeAfter(time.Duration(class) * time.Second))
+	answers := make(chan aliveAnswer)
+	var used []*stream
 	under := 0
 	ask := func() {
-		st := s.stream(no)
-		no = append(no, st)
+		st := s.stream(used)
+		used = append(used, st)
 		under++
 		go st.ask(ctx, id, answers)
 	}
@@ -455,22 +454,22 @@ func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *asking)
 			switch {
 			case t.err != nil:
 				last = t.err
-			case s.void(a, t.resp):
-				last = errVoid
+			case s.deposed(a, t.resp):
+				last = errDeposed
 			case t.resp.TTL <= 0:
 				return nil, rpctypes.ErrLeaseNotFound
 			default:
 				a.by = t.stream
 				return t.resp, nil
 			}
-			s.giveUp(t.stream, errors.Is(last, errVoid))
+			s.giveUp(t.stream, errors.Is(last, errDeposed))
 			if left--; left > 0 {
 				ask()
 			} else if under == 0 {
 				return nil, last
 			}
 		case <-silence.C:
-			for _, st := range no {
+			for _, st := range used {
 				s.giveUp(st, true)
 			}
 			ask()

@@ -207,7 +207,7 @@ func TestLeaseRefreshedOnce(t *testing.T) {
 	for left, want := range map[time.Duration]int{time.Hour: 0, long / 2: 1} {
 		s.mu.Lock()
 		l := s.leases[seconds(long)]
-		under := l.asking
+		under := l.request
 		s.mu.Unlock()
 		if under != nil {
 			<-under.done
@@ -319,7 +319,7 @@ func (d deposedStream) Recv() (*pb.LeaseKeepAliveResponse, error) {
 }
 
 // A leader that was deposed while it waited for its disk says that it prolongs a lease,
-// of which its successor hears nothing. The store believes it neither before the answer
+// of which its successor hears nothing. The store trusts it neither before the answer
 // of the other members nor after; and it asks another member.
 func TestDeposedLeaderProlongsNothing(t *testing.T) {
 	t.Parallel()
@@ -356,7 +356,7 @@ func TestDeposedLeaderProlongsNothing(t *testing.T) {
 					eventually(t, "an answer", 10*time.Second, func() bool {
 						s.mu.Lock()
 						defer s.mu.Unlock()
-						return l.told != nil
+						return l.unconfirmed != nil
 					})
 					close(told)
 				}
@@ -387,7 +387,7 @@ func TestDeposedLeaderProlongsNothing(t *testing.T) {
 
 // Only answers to later requests confirm what was said of a lease, if their term is no
 // higher.
-func TestWhatBearsOut(t *testing.T) {
+func TestWhatConfirmsALease(t *testing.T) {
 	t.Parallel()
 	type read struct {
 		asks int
@@ -410,19 +410,19 @@ func TestWhatBearsOut(t *testing.T) {
 	} {
 		t.Run(test.what, func(t *testing.T) {
 			begin := bootclock.Now()
-			a := &asking{no: 7, term: 5, end: begin.Add(time.Hour)}
-			l := &lease{end: begin, asking: a}
+			a := &leaseRequest{number: 7, term: 5, end: begin.Add(time.Hour)}
+			l := &lease{end: begin, request: a}
 			s := &Store{leases: map[int64]*lease{1: l}}
 			for _, r := range test.early {
-				s.bear(r.asks, r.term)
+				s.confirmTerm(r.asks, r.term)
 			}
 			if l.end != begin {
-				t.Error("it is believed before it is said")
+				t.Error("it is trusted before it is confirmed")
 			}
-			l.asking, l.told = nil, a
-			l.believeLocked()
+			l.request, l.unconfirmed = nil, a
+			l.extendLocked()
 			for _, r := range test.late {
-				s.bear(r.asks, r.term)
+				s.confirmTerm(r.asks, r.term)
 			}
 			if got := l.end == a.end; got != test.want {
 				t.Errorf("borne out: %v, want %v", got, test.want)

@@ -34,34 +34,34 @@ type limiter struct {
 	requests rate.Known
 
 	mu     sync.Mutex
-	keys   map[string]*counted // the keys that calls are about now
-	known  knowledge
+	keys   map[string]*keyCalls // the keys that calls are about now
+	cache  pageCache
 	leases map[int64]*limitLease // by TTL in seconds
 }
 
 func newLimiter() *limiter {
 	return &limiter{
 		wall:   func() int64 { return time.Now().UnixMicro() },
-		keys:   map[string]*counted{},
+		keys:   map[string]*keyCalls{},
 		leases: map[int64]*limitLease{},
 	}
 }
 
-// counted is a key that calls are about. Guarded by limiter.mu.
-type counted struct {
-	flight *flight   // the transaction under way
-	line   []*taking // the calls that wait for the next one, in the order of arrival
+// keyCalls is a key that calls are about. Guarded by limiter.mu.
+type keyCalls struct {
+	round *round  // the transaction under way
+	queue []*call // the calls that wait for the next one, in the order of arrival
 }
 
-// A taking is one call of Take.
-type taking struct {
+// A call is one call of Take.
+type call struct {
 	r  *rate.Request
 	id string // the name of what is remembered for the call's ID; "" if nothing is
 
-	flight *flight // guarded by limiter.mu; nil while the call waits
-	left   bool    // guarded by limiter.mu: the caller no longer waits for the answer
+	round     *round // guarded by limiter.mu; nil while the call waits
+	abandoned bool   // guarded by limiter.mu: the caller no longer waits for the answer
 
-	// Set by the flight for the present attempt.
+	// Set by the round for the present attempt.
 	decided limits.Taken
 	refused error
 	writes  bool
@@ -73,23 +73,48 @@ type taking struct {
 	err  error
 }
 
-// A flight is a transaction about some calls, repeated until the states that it was
+// A round is a transaction about some calls, repeated until the states that it was
 // decided on are those that the server has. It is not a send of a batch.Batcher,
-// because between two attempts callers may leave, as nothing was done, and others may
-// join.
-type flight struct {
-	calls []*taking
+// because between two attempts calls may leave, as nothing was done, and others may join.
+type round struct {
+	calls []*call
 	names int              // how many names it is about, at most
 	keys  []string         // of all calls that were ever part of it
 	known map[string]*page // what the server held, by name, as far as we know
 }
 
-// Take implements limits.Store. The clock is that of the calling machine, as the
-// package says. A decision is one transaction if this process was the last that changed
-// the limits' states, and one more for each time that another process was faster.
+// Take implements limits.Store. The process that asks makes the decision, and writes it
+// on the condition that the states that it was made of are unchanged. That is one
+// transaction if this process was the last that changed them, one more for each time that
+// another process was faster, and one for many calls of one process at the same time.
+// Processes that compete for one key have no order. If the answer to a transaction is
+// lost, Take asks once for its outcome by the request's ID. Without an ID the error is
+// driver.ErrUnknown.
 //
-// If the answer to a transaction is lost, Take asks once for its outcome by the
-// request's ID. Without an ID the error is driver.ErrUnknown.
+// Each write is a revision of etcd; a look and a refusal write nothing. A server keeps all
+// revisions until they are compacted: one with limits needs --auto-compaction-retention,
+// or millions of decisions use up its quota. A state has about 20 bytes for each number: a
+// full log of 10 000 has 200 kB, which every decision sends. A request of more than the
+// server's --max-request-bytes fails with driver.ErrUnavailable. A state that is no longer
+// used stays for up to four times as long as it is of effect, or 8 s.
+//
+// etcd tells no time, so the clock of each caller decides, and what a limit promises is
+// exact only as far as clocks agree. Each state holds the newest time that it has seen,
+// and no process decides by an earlier one:
+//
+//   - A clock that is behind, or goes back, gives nothing twice. The process goes
+//     on from the time in the state at half the speed until its own clock has
+//     caught up. What it waits for takes up to twice as long meanwhile.
+//   - A clock that is ahead by d gives back what other processes took up to d early,
+//     once: from then on its time is that of the limit. In a time t never more is
+//     allowed than the limit would allow in t+d, where d is how far the fastest clock
+//     is ahead of the slowest. If the key was idle for long enough to be forgotten,
+//     that can happen once more.
+//   - A request's ID is forgotten d early by a clock that is ahead by d.
+//
+// No difference is refused or reported: of two clocks it is unknown which is wrong. Have
+// them set by NTP; half a second matters to a limit per second and not to one per hour.
+// Taken.At shows by which time a decision was made.
 func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.limits.requests.NewRequest(t)
 	if err != nil {
@@ -98,7 +123,7 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	if err := s.ready(ctx); err != nil {
 		return limits.Taken{}, err
 	}
-	c := &taking{r: r, done: make(chan struct{})}
+	c := &call{r: r, done: make(chan struct{})}
 	if r.ID != "" {
 		c.id = s.memoryName(r.Takes[0].Key, r.ID)
 	}
@@ -107,10 +132,10 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	for _, t := range r.Takes {
 		k := l.keys[t.Key]
 		if k == nil {
-			k = new(counted)
+			k = new(keyCalls)
 			l.keys[t.Key] = k
 		}
-		k.line = append(k.line, c)
+		k.queue = append(k.queue, c)
 	}
 	s.startLocked(r.Takes[0].Key)
 	l.mu.Unlock()
@@ -124,7 +149,7 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 }
 
 // leave is for a call whose context has ended.
-func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
+func (s *Store) leave(ctx context.Context, c *call) (limits.Taken, error) {
 	l := s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,11 +158,11 @@ func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
 		return c.d, c.err
 	default:
 	}
-	c.left = true
-	if c.flight == nil {
+	c.abandoned = true
+	if c.round == nil {
 		for _, t := range c.r.Takes {
 			k := l.keys[t.Key]
-			k.line = slices.DeleteFunc(k.line, func(other *taking) bool { return other == c })
+			k.queue = slices.DeleteFunc(k.queue, func(other *call) bool { return other == c })
 		}
 		for _, t := range c.r.Takes { // calls may have waited behind this one
 			s.startLocked(t.Key)
@@ -145,55 +170,55 @@ func (s *Store) leave(ctx context.Context, c *taking) (limits.Taken, error) {
 		}
 		return limits.Taken{}, ctx.Err()
 	}
-	if looks(c.r) {
+	if changesNothing(c.r) {
 		return limits.Taken{}, ctx.Err()
 	}
 	return limits.Taken{}, failure(ctx, ctx.Err())
 }
 
-// looks reports whether a request changes nothing, whatever it finds.
-func looks(r *rate.Request) bool {
+// changesNothing reports whether a request changes nothing, whatever it finds.
+func changesNothing(r *rate.Request) bool {
 	return r.Mode <= limits.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
 }
 
-// startLocked begins a flight with the calls that wait for a key, if they can go.
+// startLocked begins a round with the calls that wait for a key, if they can go.
 func (s *Store) startLocked(key string) {
-	if k := s.limits.keys[key]; k == nil || k.flight != nil {
+	if k := s.limits.keys[key]; k == nil || k.round != nil {
 		return
 	}
-	f := &flight{known: map[string]*page{}}
+	f := &round{known: map[string]*page{}}
 	if s.limits.gatherLocked(f, key); len(f.calls) > 0 {
-		go s.fly(f)
+		go s.runRound(f)
 	}
 }
 
-// gatherLocked adds to a flight the calls that wait for a key, and for the other keys
+// gatherLocked adds to a round the calls that wait for a key, and for the other keys
 // of those calls. A call joins only if it is the first in the lists of all its keys. So
 // the oldest call goes as soon as its keys are free, and no two calls wait for each
 // other.
-func (l *limiter) gatherLocked(f *flight, keys ...string) {
+func (l *limiter) gatherLocked(f *round, keys ...string) {
 	for len(keys) > 0 {
 		k := l.keys[keys[0]]
 		keys = keys[1:]
-		for k != nil && len(k.line) > 0 && f.names < maxNames-limits.MaxTakes && len(f.calls) < maxCalls {
-			c := k.line[0]
+		for k != nil && len(k.queue) > 0 && f.names < maxNames-limits.MaxTakes && len(f.calls) < maxCalls {
+			c := k.queue[0]
 			free := func(t limits.Take) bool {
 				k := l.keys[t.Key]
-				return k.line[0] == c && (k.flight == nil || k.flight == f)
+				return k.queue[0] == c && (k.round == nil || k.round == f)
 			}
 			if slices.ContainsFunc(c.r.Takes, func(t limits.Take) bool { return !free(t) }) {
 				break
 			}
-			c.flight = f
+			c.round = f
 			f.calls = append(f.calls, c)
 			if c.id != "" {
 				f.names++
 			}
 			for _, t := range c.r.Takes {
 				k := l.keys[t.Key]
-				k.line = k.line[1:]
-				if k.flight == nil {
-					k.flight = f
+				k.queue = k.queue[1:]
+				if k.round == nil {
+					k.round = f
 					f.names++
 					f.keys, keys = append(f.keys, t.Key), append(keys, t.Key)
 				}
@@ -204,16 +229,16 @@ func (l *limiter) gatherLocked(f *flight, keys ...string) {
 
 // idleLocked forgets a key that no call is about.
 func (l *limiter) idleLocked(key string) {
-	if k := l.keys[key]; k != nil && k.flight == nil && len(k.line) == 0 {
+	if k := l.keys[key]; k != nil && k.round == nil && len(k.queue) == 0 {
 		delete(l.keys, key)
 	}
 }
 
-// fly decides a flight's calls and writes the decisions.
-func (s *Store) fly(f *flight) {
+// runRound decides a round's calls and writes the decisions.
+func (s *Store) runRound(f *round) {
 	l := s.limits
 	lost, leaseless := false, 0
-	for s.boardFlight(f) {
+	for s.joinRound(f) {
 		a := f.decide(s)
 		it, size, err := s.transaction(f, a)
 		if s.ctx.Err() != nil {
@@ -229,7 +254,7 @@ func (s *Store) fly(f *flight) {
 				}
 				f.known[name] = p
 			}
-			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, c.decided, c.refused })
+			f.answer(func(c *call) (bool, limits.Taken, error) { return true, c.decided, c.refused })
 		case err == nil: // another process was faster: the answer says what there is now
 			f.read(it)
 		case errors.Is(err, rpctypes.ErrLeaseNotFound) && leaseless < 2:
@@ -238,20 +263,20 @@ func (s *Store) fly(f *flight) {
 		case errors.Is(err, driver.ErrUnknown) && !lost:
 			// A call with an ID can still ask what happened.
 			lost = true
-			f.answer(func(c *taking) (bool, limits.Taken, error) {
+			f.answer(func(c *call) (bool, limits.Taken, error) {
 				c.unresolved = c.writes
 				return c.unresolved && c.id == "", limits.Taken{}, err
 			})
 		default:
-			f.answer(func(c *taking) (bool, limits.Taken, error) { return true, limits.Taken{}, s.failed(c, err) })
+			f.answer(func(c *call) (bool, limits.Taken, error) { return true, limits.Taken{}, s.failed(c, err) })
 		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, key := range f.keys {
-		l.keys[key].flight = nil
+		l.keys[key].round = nil
 		name := s.stateName(key)
-		l.known.set(name, f.known[name])
+		l.cache.set(name, f.known[name])
 	}
 	for _, key := range f.keys {
 		s.startLocked(key)
@@ -260,7 +285,7 @@ func (s *Store) fly(f *flight) {
 }
 
 // failed is the error of a call whose transaction failed with err.
-func (s *Store) failed(c *taking, err error) error {
+func (s *Store) failed(c *call, err error) error {
 	switch unknown := errors.Is(err, driver.ErrUnknown); {
 	case c.unresolved && !unknown:
 		return fmt.Errorf("etcd: %w: there was no answer, and then: %v", driver.ErrUnknown, err)
@@ -273,8 +298,8 @@ func (s *Store) failed(c *taking, err error) error {
 }
 
 // answer ends the calls for which with returns true, with what it returns.
-func (f *flight) answer(with func(*taking) (bool, limits.Taken, error)) {
-	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool {
+func (f *round) answer(with func(*call) (bool, limits.Taken, error)) {
+	f.calls = slices.DeleteFunc(f.calls, func(c *call) bool {
 		done, d, err := with(c)
 		if done {
 			c.d, c.err = d, err
@@ -284,13 +309,13 @@ func (f *flight) answer(with func(*taking) (bool, limits.Taken, error)) {
 	})
 }
 
-// boardFlight drops the calls whose callers have left, and adds the calls that want the
+// joinRound drops the calls whose callers no longer wait, and adds the calls that want the
 // same keys. It reports whether any call is left.
-func (s *Store) boardFlight(f *flight) bool {
+func (s *Store) joinRound(f *round) bool {
 	l := s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f.calls = slices.DeleteFunc(f.calls, func(c *taking) bool { return c.left })
+	f.calls = slices.DeleteFunc(f.calls, func(c *call) bool { return c.abandoned })
 	if len(f.calls) == 0 {
 		return false
 	}
@@ -298,13 +323,13 @@ func (s *Store) boardFlight(f *flight) bool {
 	for _, key := range f.keys {
 		name := s.stateName(key)
 		if f.known[name] == nil {
-			f.known[name] = l.known.get(name)
+			f.known[name] = l.cache.get(name)
 		}
 	}
 	return true
 }
 
-// A proposal is what a flight would write.
+// A proposal is what a round would write.
 type proposal struct {
 	names []string // in the order of the transaction
 	pages map[string]*page
@@ -312,7 +337,7 @@ type proposal struct {
 }
 
 // page returns what the proposal would write under a name, for the caller to change.
-func (a *proposal) page(f *flight, name string) *page {
+func (a *proposal) page(f *round, name string) *page {
 	p := a.pages[name]
 	if p == nil {
 		p = new(page)
@@ -325,7 +350,7 @@ func (a *proposal) page(f *flight, name string) *page {
 }
 
 // decide makes the decisions of all calls, one after the other, by one clock.
-func (f *flight) decide(s *Store) *proposal {
+func (f *round) decide(s *Store) *proposal {
 	a := &proposal{pages: make(map[string]*page, len(f.keys)+len(f.calls)), boot: bootclock.Coarse()}
 	wall := s.limits.wall()
 	for _, c := range f.calls {
@@ -334,7 +359,7 @@ func (f *flight) decide(s *Store) *proposal {
 	return a
 }
 
-func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
+func (f *round) decideOne(s *Store, a *proposal, c *call, wall int64) {
 	r := c.r
 	c.decided, c.refused, c.writes = limits.Taken{}, nil, false
 	pages := make([]*page, len(r.Takes))
@@ -358,7 +383,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 		if c.unresolved {
 			// The attempt without an answer must not happen any more: it will find that
 			// the name where it would remember its outcome exists.
-			memory.write(a.boot, lateEffect, rate.State{0})
+			memory.write(a.boot, unresolvedTime, rate.State{0})
 			c.writes = true
 		}
 	}
@@ -391,7 +416,7 @@ func (f *flight) decideOne(s *Store, a *proposal, c *taking, wall int64) {
 
 // transaction writes the proposal if the server still holds what it was decided on, and
 // otherwise reads what the server holds.
-func (s *Store) transaction(f *flight, a *proposal) (it *item, size int, err error) {
+func (s *Store) transaction(f *round, a *proposal) (it *item, size int, err error) {
 	txn := &pb.TxnRequest{}
 	for _, name := range a.names {
 		p := a.pages[name]
@@ -425,7 +450,7 @@ func (s *Store) commit(it *item, size int) error {
 }
 
 // read notes what the server holds instead of what was expected.
-func (f *flight) read(it *item) {
+func (f *round) read(it *item) {
 	seen := bootclock.Now()
 	for i, r := range it.resp.Responses {
 		name := string(it.txn.Compare[i].Key)

@@ -89,7 +89,7 @@ func TestLimitLostAnswerOfMany(t *testing.T) {
 			<-held
 		}
 	}
-	eventually(t, "they stand in line", 20*time.Second, func() bool { return lined(s, "k") == len(requests)-1 })
+	eventually(t, "they wait", 20*time.Second, func() bool { return waitingCalls(s, "k") == len(requests)-1 })
 	close(release)
 	work.Wait()
 	if d := mustTake(t, s, asks("k", five, 0)); d.Limits[0].Remaining != 2 {
@@ -98,7 +98,7 @@ func TestLimitLostAnswerOfMany(t *testing.T) {
 }
 
 // A transaction whose answer was lost may still be under way when its caller has been
-// told that it was refused. Then it must not take effect, even if everything is again
+// unconfirmed that it was refused. Then it must not take effect, even if everything is again
 // as when it was sent.
 func TestLimitLateTransaction(t *testing.T) {
 	t.Parallel()
@@ -170,10 +170,10 @@ func TestLimitGivenUp(t *testing.T) {
 	<-held
 	// This one waits for k, and others wait for it, although l is free.
 	inLine := give("l", nil, "k")
-	eventually(t, "it stands in line", 20*time.Second, func() bool { return lined(s, "k") == 1 })
+	eventually(t, "it waits", 20*time.Second, func() bool { return waitingCalls(s, "k") == 1 })
 	behind := make(chan limits.Taken)
 	work.Go(func() { behind <- mustTake(t, s, asks("l", five, 1)) })
-	eventually(t, "another stands behind it", 20*time.Second, func() bool { return lined(s, "l") == 2 })
+	eventually(t, "another waits behind it", 20*time.Second, func() bool { return waitingCalls(s, "l") == 2 })
 	inLine()
 	if d := <-behind; !d.OK || d.Limits[0].Remaining != 4 {
 		t.Errorf("%+v", d)
@@ -215,7 +215,7 @@ func TestLimitClosed(t *testing.T) {
 	ask(driver.ErrUnknown)
 	<-held
 	ask(driver.ErrClosed)
-	eventually(t, "it stands in line", 20*time.Second, func() bool { return lined(s, "k") == 1 })
+	eventually(t, "it waits", 20*time.Second, func() bool { return waitingCalls(s, "k") == 1 })
 	s.Close()
 	close(release)
 	work.Wait()

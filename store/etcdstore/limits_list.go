@@ -25,7 +25,7 @@ func (s *Store) ListStates(ctx context.Context, prefix, from string) iter.Seq2[l
 			return
 		}
 		dir := s.stateName("")
-		next, end := []byte(dir+prefix), after(dir+prefix)
+		next, end := []byte(dir+prefix), prefixEnd(dir+prefix)
 		if from != "" && from >= prefix {
 			if !strings.HasPrefix(from, prefix) {
 				return // it comes after all of them

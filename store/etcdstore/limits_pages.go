@@ -51,8 +51,8 @@ func (p *page) at() int64 {
 }
 
 // time is the earliest time that it can be. A time that was written by a clock that is
-// ahead goes on at half the speed: so our own clock catches up with it, and no caller's
-// time stands still meanwhile.
+// ahead goes on at half the speed: so the clock of this machine catches up with it, and no caller's
+// time stops meanwhile.
 func (p *page) time(boot time.Time) int64 {
 	at := p.at()
 	if at == 0 {
@@ -77,36 +77,36 @@ func (p *page) remembered(wall int64) (at, wait int64, ok bool) {
 }
 
 const (
-	maxKnown = 1 << 20 // bounds the numbers that knowledge keeps
-	pageCost = 20      // what a page costs besides its numbers, in numbers
+	maxCached = 1 << 20 // bounds the numbers that a pageCache keeps
+	pageCost  = 20      // what a page costs besides its numbers, in numbers
 )
 
-// knowledge is what the process has last seen under some names: a transaction is first
-// tried with that.
-type knowledge struct {
+// pageCache is what the process has last seen under some names: a transaction is first
+// tried with it.
+type pageCache struct {
 	pages map[string]*page
 	size  int
 }
 
-func (k *knowledge) get(name string) *page {
+func (k *pageCache) get(name string) *page {
 	p := k.pages[name]
-	if p != nil && p.gone() {
+	if p != nil && p.expired() {
 		k.drop(name, p)
 		return nil
 	}
 	return p
 }
 
-// gone reports whether it has gone with its lease.
-func (p *page) gone() bool { return !p.end.IsZero() && bootclock.Coarse().After(p.end) }
+// expired reports whether it has gone with its lease.
+func (p *page) expired() bool { return !p.end.IsZero() && bootclock.Coarse().After(p.end) }
 
 // drop forgets a page.
-func (k *knowledge) drop(name string, p *page) {
+func (k *pageCache) drop(name string, p *page) {
 	delete(k.pages, name)
 	k.size -= pageCost + len(p.numbers)
 }
 
-func (k *knowledge) set(name string, p *page) {
+func (k *pageCache) set(name string, p *page) {
 	if old := k.pages[name]; old != nil {
 		k.drop(name, old)
 	}
@@ -117,11 +117,11 @@ func (k *knowledge) set(name string, p *page) {
 	// gather.
 	looks := 2
 	for other, old := range k.pages {
-		full := k.size+pageCost+len(p.numbers) > maxKnown
+		full := k.size+pageCost+len(p.numbers) > maxCached
 		if looks--; looks < 0 && !full {
 			break
 		}
-		if full || old.gone() {
+		if full || old.expired() {
 			k.drop(other, old)
 		}
 	}
@@ -154,7 +154,7 @@ type limitLease struct {
 	end   time.Time
 	names int
 
-	asking *asking // the request under way, if any
+	request *leaseRequest // the request under way, if any
 }
 
 // leaseSeconds is the TTL of the lease for a page that has to be kept for that time: at
@@ -187,11 +187,11 @@ func (s *Store) leasePage(p *page, boot time.Time) error {
 			l.mu.Unlock()
 			return nil
 		}
-		if lease.asking == nil {
-			lease.asking = &asking{done: make(chan struct{})}
+		if lease.request == nil {
+			lease.request = &leaseRequest{done: make(chan struct{})}
 			go s.grantLimits(lease, ttl)
 		}
-		a := lease.asking
+		a := lease.request
 		l.mu.Unlock()
 		if err := a.wait(s.ctx); err != nil {
 			return err
@@ -208,8 +208,8 @@ func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	l := s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	a := lease.asking
-	lease.asking = nil
+	a := lease.request
+	lease.request = nil
 	if err != nil {
 		a.err = unavailable(rpctypes.Error(err)) // at worst there is an unused lease
 	} else {

@@ -48,7 +48,7 @@ func countBelow(t drivertest.T, s *Store, folder string) int64 {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	dir := s.prefix + folder
-	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(afterDir(dir)), clientv3.WithCountOnly())
+	resp, err := s.client.Get(ctx, dir, clientv3.WithRange(dirEnd(dir)), clientv3.WithCountOnly())
 	if err != nil {
 		t.Fatalf("count: %v", err)
 	}
@@ -141,7 +141,7 @@ func tap(s *Store) *tapped {
 
 // Callers of two processes together get what there is, and those of one process share
 // transactions instead of competing for the key.
-func TestLimitCrowd(t *testing.T) {
+func TestLimitManyCallsAtOnce(t *testing.T) {
 	t.Parallel()
 	all := openOn(t, testserver.SharedEtcd(t), 2)
 	taps := []*tapped{tap(all[0]), tap(all[1])}
@@ -206,14 +206,14 @@ func TestLimitRoundTrips(t *testing.T) {
 		<-release
 		return nil
 	}
-	cost("a crowd", 2, func() {
+	cost("many calls", 2, func() {
 		var work sync.WaitGroup
 		work.Go(func() { mustTake(t, all[0], asks("k", fifty, 1)) })
 		<-held
 		for range 20 {
 			work.Go(func() { mustTake(t, all[0], asks("k", fifty, 1)) })
 		}
-		eventually(t, "they stand in line", 20*time.Second, func() bool { return lined(all[0], "k") == 20 })
+		eventually(t, "they wait", 20*time.Second, func() bool { return waitingCalls(all[0], "k") == 20 })
 		close(release)
 		work.Wait()
 	})
@@ -223,11 +223,11 @@ func TestLimitRoundTrips(t *testing.T) {
 }
 
 // lined is how many calls wait for a key.
-func lined(s *Store, key string) int {
+func waitingCalls(s *Store, key string) int {
 	s.limits.mu.Lock()
 	defer s.limits.mu.Unlock()
 	if k := s.limits.keys[key]; k != nil {
-		return len(k.line)
+		return len(k.queue)
 	}
 	return 0
 }
@@ -249,7 +249,7 @@ func TestLimitOthersGiveBack(t *testing.T) {
 	}
 }
 
-// Clients whose clocks are apart. Hours stand for seconds, so that the time
+// Clients whose clocks are apart. Hours take the part of seconds, so that the time
 // that the test takes does not matter.
 func TestLimitClocks(t *testing.T) {
 	t.Parallel()
@@ -294,7 +294,7 @@ func TestLimitClocks(t *testing.T) {
 					t.Errorf("%d more were allowed", n)
 				}
 			}
-			// A clock that goes back gives nothing either, and does not stand
+			// A clock that goes back gives nothing either, and does not stop
 			// still: it catches up at half the speed.
 			if d := mustTake(t, all[2], asks("b", l, 1)); d.OK || d.At < origin.Add(10*s).UnixMicro() {
 				t.Errorf("ten seconds behind: %+v", d)
@@ -312,16 +312,16 @@ func TestLimitClocks(t *testing.T) {
 func elapse(t testing.TB, s *Store, key string, d time.Duration) {
 	t.Helper()
 	l := s.limits
-	eventually(t, "nobody asks", 20*time.Second, func() bool {
+	eventually(t, "no call is under way", 20*time.Second, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.keys[key] == nil
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := *l.known.get(s.stateName(key))
+	p := *l.cache.get(s.stateName(key))
 	p.seen, p.end = p.seen.Add(-d), time.Time{}
-	l.known.set(s.stateName(key), &p)
+	l.cache.set(s.stateName(key), &p)
 }
 
 // A clock that is set back within one process is as one that is behind.
@@ -352,7 +352,7 @@ func TestLimitLeases(t *testing.T) {
 	list := func(dir string, want time.Duration) {
 		t.Helper()
 		dir = s.prefix + dir
-		resp, err := s.client.Get(t.Context(), dir, clientv3.WithRange(afterDir(dir)))
+		resp, err := s.client.Get(t.Context(), dir, clientv3.WithRange(dirEnd(dir)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -421,14 +421,14 @@ func TestLimitLeaseSeconds(t *testing.T) {
 // What the process remembers of keys has a bound.
 func TestLimitKnowledge(t *testing.T) {
 	t.Parallel()
-	var k knowledge
+	var k pageCache
 	for i := range 1000 {
 		k.set(fmt.Sprint(i), &page{rev: 1, numbers: make(rate.State, 10_000)})
 		if k.get(fmt.Sprint(i)) == nil {
 			t.Fatal("the newest is not known")
 		}
 	}
-	if k.size > maxKnown || len(k.pages) > maxKnown/10_000 || len(k.pages) < 50 {
+	if k.size > maxCached || len(k.pages) > maxCached/10_000 || len(k.pages) < 50 {
 		t.Errorf("%d pages, %d numbers", len(k.pages), k.size)
 	}
 	for name := range k.pages {
@@ -464,7 +464,7 @@ func TestLimitGarbage(t *testing.T) {
 
 // The limits below a prefix are in no queue of the locks of another store, whose prefix
 // is shorter.
-func TestLimitsStandInNoLine(t *testing.T) {
+func TestLimitsAreInNoQueue(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedEtcd(t)
 	s := openOn(t, server, 1)[0]

@@ -54,7 +54,7 @@ var errAgain = errors.New("the lease or the name has just ended")
 
 // repeated answers for a claim that this process knows.
 func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant, err error, again bool) {
-	if stands, err := s.known(ctx, r.Claim); err != nil || !stands {
+	if exists, err := s.known(ctx, r.Claim); err != nil || !exists {
 		return g, err, err == nil
 	}
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; a.State {
@@ -67,7 +67,7 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 	}
 }
 
-// known reports whether this process has put a name for a claim that stands. It waits
+// known reports whether this process has put a name for a claim that has not ended. It waits
 // for the outcome of a request that is under way.
 func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	s.mu.Lock()
@@ -81,7 +81,7 @@ func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	if under != nil { // it was sent, and may yet be answered
 		select {
 		case <-under.Done():
-			s.late(c, under)
+			s.resolve(c, under)
 		case <-ctx.Done():
 			return false, failure(ctx, ctx.Err())
 		}
@@ -97,11 +97,11 @@ func again(r driver.Request) bool { return r.Retry || r.Ticket != 0 }
 
 // An attempt is what the server has answered.
 type attempt struct {
-	claim  *claim
-	queue  []contender // if it was not granted at once
-	first  bool        // queue is the head alone
-	rev    int64       // when queue was read
-	behind bool        // it waits behind another contender, and queue was not read
+	claim    *claim
+	queue    []contender // if it was not granted at once
+	headOnly bool        // queue is the head alone
+	rev      int64       // when queue was read
+	behind   bool        // it waits behind another contender, and queue was not read
 }
 
 func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (a attempt, err error) {
@@ -116,27 +116,27 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		c = s.addLocked(k, r.Claim)
 	}
 	a.claim = c
-	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(promise(r.TTL))
+	c.ttl, c.sent, c.deadline = r.TTL, sent, sent.Add(effectiveTTL(r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
-	second := l // for a name that may have to wait
+	waiterLease := l // for a name that may have to wait
 	queues := r.Queue && r.MaxWaiting == 0 && !again(r)
 	if w := s.leases[waiterSeconds]; queues && r.Exclusive() && w != nil && w.id != 0 && !w.dead && sent.Before(w.end) {
-		second = w
+		waiterLease = w
 		s.freshLocked(w, driver.WaiterTTL+driver.WaiterTTL/5)
 	}
-	c.lease, c.moving = second, true
+	c.lease, c.moving = waiterLease, true
 	c.mayBeOn(l)
-	c.mayBeOn(second)
-	first, id, secondID := queues && r.Exclusive(), l.id, second.id
-	it := &item{Item: batch.NewItem(), dir: k.dir, name: c.name, puts: true, on: []*lease{l, second}, ttl: r.TTL, txn: &pb.TxnRequest{
-		Compare: only(nobody(k.dir)),
+	c.mayBeOn(waiterLease)
+	first, id, waiterLeaseID := queues && r.Exclusive(), l.id, waiterLease.id
+	it := &item{Item: batch.NewItem(), dir: k.dir, name: c.name, puts: true, on: []*lease{l, waiterLease}, ttl: r.TTL, txn: &pb.TxnRequest{
+		Compare: only(noNames(k.dir)),
 		Success: ops(put(c.name, c.value, id)),
 		Failure: ops(get(c.name), listing(k.dir)),
 	}}
 	if queues {
 		it.txn.Failure[0] = nested(&pb.TxnRequest{
 			Compare: only(createRev(c.name, 0)),
-			Success: ops(put(c.name, c.value, secondID)),
+			Success: ops(put(c.name, c.value, waiterLeaseID)),
 			Failure: ops(get(c.name)),
 		})
 	}
@@ -149,16 +149,16 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 				Compare: only(createRev(w.name, w.rev)),
 				Success: ops(nested(&pb.TxnRequest{
 					Compare: only(createRev(c.name, 0)),
-					Success: ops(put(c.name, c.value, secondID)),
+					Success: ops(put(c.name, c.value, waiterLeaseID)),
 					Failure: ops(get(c.name), oldest(k.dir)),
 				})),
 				Failure: ops(nested(it.txn)),
 			}
-			it.wrapped, it.patient = true, k.soonLocked()
+			it.wrapped, it.mayLinger = true, k.mayLingerLocked()
 		}
 	}
 	c.item = it
-	s.dueLocked(c.deadline)
+	s.cleanByLocked(c.deadline)
 	s.mu.Unlock()
 
 	if err := s.do(ctx, it); err != nil {
@@ -173,7 +173,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 		a.behind = resp.Succeeded
 	}
 	if !resp.Succeeded { // the key had names
-		a.first, a.rev = first, it.rev
+		a.headOnly, a.rev = first, it.rev
 		a.queue = contenders(k.dir, k.key, rangeOf(resp.Responses[1]).Kvs)
 	}
 	return a, nil
@@ -184,10 +184,10 @@ func (s *Store) took(c *claim, it *item) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.item = nil
-	stranger := s.answeredLocked(c, it)
+	other := s.answeredLocked(c, it)
 	switch {
-	case stranger != nil: // a leftover of ours has the name
-		s.occupiedLocked(c, stranger)
+	case other != nil: // a leftover of ours has the name
+		s.occupiedLocked(c, other)
 		return false
 	case c.ended && c.rev > 0: // its lease ended meanwhile
 		s.sweepLocked(c)
@@ -211,8 +211,8 @@ func (s *Store) freshLocked(l *lease, d time.Duration) {
 
 // answeredLocked takes the answer to an acquire. It returns the other name that has
 // taken the claim's, if any.
-func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
-	if it.twice {
+func (s *Store) answeredLocked(c *claim, it *item) (other *mvccpb.KeyValue) {
+	if it.hedged {
 		c.unresolvedLocked(it)
 	}
 	classes := []*lease{s.leases[seconds(c.ttl)], s.leases[waiterSeconds]}
@@ -242,7 +242,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (stranger *mvccpb.KeyValue) {
 		put(asked)
 		c.held, c.since = true, bootclock.Coarse()
 		if len(c.lock.watches) > 0 && c.lock.mirror == nil {
-			s.dueLocked(c.since.Add(mirrorAfter))
+			s.cleanByLocked(c.since.Add(mirrorAfter))
 		}
 		return nil
 	case inner != nil:
@@ -272,10 +272,10 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	if errors.Is(err, driver.ErrUnknown) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		c.doubtful = true
-		it.left, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(lateEffect)
+		c.maybeDuplicate = true
+		it.abandoned, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(unresolvedTime)
 		if !s.closed {
-			s.work.Go(func() { s.late(c, it) })
+			s.work.Go(func() { s.resolve(c, it) })
 		}
 		return err
 	}
@@ -284,7 +284,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 	if c.rev == 0 && !c.uncertain() {
 		s.forgetLocked(c)
 	}
-	var asked []*asking
+	var asked []*leaseRequest
 	if leaseGone(err) { // which of them?
 		for _, l := range it.on {
 			if !l.dead {
@@ -310,7 +310,7 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	s.mu.Lock()
 	if a.behind {
 		s.mu.Unlock()
-		return s.inLine(ctx, r, sent, c)
+		return s.waiting(ctx, r, sent, c)
 	}
 	if c.held && a.queue == nil {
 		moving := c.moving
@@ -324,7 +324,7 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	s.mu.Unlock()
 
 	queue := a.queue
-	if a.first && (len(queue) == 0 || queue[0].rev > own) { // the oldest name belongs to another key
+	if a.headOnly && (len(queue) == 0 || queue[0].rev > own) { // the oldest name belongs to another key
 		list, err := s.list(ctx, c.lock)
 		if err != nil {
 			return driver.Grant{}, err
@@ -336,7 +336,7 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	}
 	if i := find(queue, r.ID); own > 0 && i >= 0 && queue[i].rev < own { // another process was faster
 		s.mu.Lock()
-		c.doubtful = true
+		c.maybeDuplicate = true
 		s.mu.Unlock()
 		return s.confirm(ctx, r)
 	}
@@ -367,14 +367,14 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 		err := s.heldError(ctx, r.Key, queue)
 		return driver.Grant{}, s.undo(ctx, c, err)
 	}
-	return s.inLine(ctx, r, sent, c)
+	return s.waiting(ctx, r, sent, c)
 }
 
 // granted answers for a claim that found no other before it.
 func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.Duration) driver.Grant {
 	s.mu.Lock()
 	// A lease that was not used for a while is being kept alive.
-	if under := c.lease.asking; under != nil && c.lease.end.Sub(sent) < ttl/2 {
+	if under := c.lease.request; under != nil && c.lease.end.Sub(sent) < ttl/2 {
 		s.mu.Unlock()
 		_ = under.wait(ctx) // without the answer the grant is a short one
 		s.mu.Lock()
@@ -383,8 +383,8 @@ func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.
 	return c.grantLocked(sent, ttl)
 }
 
-// inLine answers for a claim that waits.
-func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
+// waiting answers for a claim that waits.
+func (s *Store) waiting(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	s.mu.Lock()
 	if c.lock.watchedLocked(c.ID) {
 		s.mirrorLocked(c.lock)
@@ -398,8 +398,7 @@ func (s *Store) inLine(ctx context.Context, r driver.Request, sent time.Time, c 
 	return s.confirm(ctx, r)
 }
 
-// confirm renews a claim that stands, so that it is on the lease of this process that it
-// belongs on.
+// confirm renews a claim, so that it is on the lease of this process that it belongs on.
 func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
 	case a.State == driver.Lost:
@@ -413,8 +412,7 @@ func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// acquireBeside puts a claim beside holders that leave it room, or beside names of
-// other keys. The claim has no name in the queue yet.
+// acquireBeside acquires beside holders that leave room, or beside names of other keys. The claim has no name in the queue yet.
 func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	l, err := s.leaseFor(ctx, seconds(r.TTL))
 	if err != nil {
@@ -439,9 +437,9 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	}
 	s.mu.Lock()
 	c.item = nil
-	stranger := s.answeredLocked(c, it)
-	if stranger != nil {
-		s.occupiedLocked(c, stranger)
+	other := s.answeredLocked(c, it)
+	if other != nil {
+		s.occupiedLocked(c, other)
 		s.mu.Unlock()
 		return driver.Grant{}, unavailable(errAgain)
 	}
@@ -473,7 +471,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 		s.mu.Unlock()
 		return why
 	}
-	c.leaving = true
+	c.releasing = true
 	s.endLocked(c)
 	it, exact := c.removal(), c.exact()
 	s.mu.Unlock()
@@ -491,8 +489,8 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 // grantLocked is the answer about a claim that holds.
 func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
 	c.ttl = ttl
-	d := min(promise(ttl), c.lease.end.Sub(sent))
-	c.deadline = latest(sent.Add(d), c.spared)
+	d := min(effectiveTTL(ttl), c.lease.end.Sub(sent))
+	c.deadline = latest(sent.Add(d), c.keepUntil)
 	return driver.Grant{Token: c.rev, Ticket: c.rev, TTL: d}
 }
 
@@ -507,13 +505,13 @@ func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 // others have put names since it looked before.
 const maxLooks = 20
 
-// errBusy says that others put names into a queue as fast as a request could look.
+// errBusy says that a queue changed between each reading and the put after it.
 var errBusy = errors.New("the queue changed each time that it was about to be joined")
 
 // acquireKnowing decides about a claim that has no name of this process yet, and whose
 // request has a bound or may have been made before, by the queue that the attempt has
 // read. It puts the name only if no other name was made since then. So the bound holds
-// however many come at once, and a name that another process has put for the same claim is
+// however many requests come at once, and a name that another process has put for the same claim is
 // found.
 func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
@@ -542,7 +540,7 @@ func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.
 		}
 		s.mu.Lock()
 		it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, puts: true, on: []*lease{l}, ttl: r.TTL, txn: &pb.TxnRequest{
-			Compare: only(nobodySince(c.lock.dir, a.rev)),
+			Compare: only(noNamesSince(c.lock.dir, a.rev)),
 			Success: ops(nested(&pb.TxnRequest{
 				Compare: only(createRev(c.name, 0)),
 				Success: ops(put(c.name, c.value, l.id)),
@@ -564,9 +562,9 @@ func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.
 		}
 		a = attempt{claim: c, rev: it.rev, queue: contenders(c.lock.dir, r.Key, rangeOf(it.resp.Responses[1]).Kvs)}
 		s.mu.Lock()
-		stands := c.rev > 0
+		exists := c.rev > 0
 		s.mu.Unlock()
-		if stands {
+		if exists {
 			return s.settle(ctx, r, sent, a)
 		}
 		if err := notLock(r.Key, a.queue); err != nil {

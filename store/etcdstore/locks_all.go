@@ -27,7 +27,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := s.ready(ctx); err != nil {
 		return nil, err
 	}
-	a := &joint{store: s, sent: bootclock.Coarse(), parts: make([]part, len(r))}
+	a := &allRequest{store: s, sent: bootclock.Coarse(), parts: make([]part, len(r))}
 	for i, q := range r {
 		a.parts[i].r = q
 	}
@@ -40,7 +40,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if errors.Is(err, errAgain) {
 		err = unavailable(err)
 	}
-	if errors.Is(err, driver.ErrUnavailable) && a.stands() {
+	if errors.Is(err, driver.ErrUnavailable) && a.hasNames() {
 		err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
 	}
 	if err != nil {
@@ -53,8 +53,8 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	return grants, nil
 }
 
-// joint is one call of AcquireAll.
-type joint struct {
+// An allRequest is one call of AcquireAll.
+type allRequest struct {
 	store *Store
 	sent  time.Time
 	parts []part
@@ -76,17 +76,17 @@ type part struct {
 
 // confirm renews the claims that earlier attempts acquired, in this process or in another
 // one. ask asks for the others.
-func (a *joint) confirm(ctx context.Context) error {
+func (a *allRequest) confirm(ctx context.Context) error {
 	byTTL := map[time.Duration][]*part{}
 	for i := range a.parts {
 		p := &a.parts[i]
 		found := p.found
 		p.grant, p.claim, p.item, p.found = driver.Grant{}, nil, nil, false
-		stands, err := a.store.known(ctx, p.r.Claim)
+		exists, err := a.store.known(ctx, p.r.Claim)
 		if err != nil {
 			return err
 		}
-		if stands || found {
+		if exists || found {
 			byTTL[p.r.TTL] = append(byTTL[p.r.TTL], p)
 		}
 	}
@@ -110,7 +110,7 @@ func (a *joint) confirm(ctx context.Context) error {
 }
 
 // ask asks for what is not held yet: the names of all, or none.
-func (a *joint) ask(ctx context.Context) error {
+func (a *allRequest) ask(ctx context.Context) error {
 	s := a.store
 	var asked []*part
 	leases := map[int64]*lease{}
@@ -134,7 +134,7 @@ func (a *joint) ask(ctx context.Context) error {
 	for _, p := range asked {
 		all.ttl = min(all.ttl, p.r.TTL)
 		s.askLocked(p, a.sent, leases[seconds(p.r.TTL)])
-		all.txn.Compare = append(all.txn.Compare, nobodySince(p.item.dir, p.seen))
+		all.txn.Compare = append(all.txn.Compare, noNamesSince(p.item.dir, p.seen))
 		all.txn.Success = append(all.txn.Success, p.item.txn.Success[0])
 		all.txn.Failure = append(all.txn.Failure, p.item.txn.Failure[1])
 	}
@@ -168,7 +168,7 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 	if c == nil {
 		c = s.addLocked(k, p.r.Claim)
 	}
-	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(promise(p.r.TTL))
+	c.ttl, c.sent, c.deadline = p.r.TTL, sent, sent.Add(effectiveTTL(p.r.TTL))
 	s.freshLocked(l, time.Duration(l.seconds)*time.Second*3/4)
 	c.lease, c.moving = l, true
 	c.mayBeOn(l)
@@ -177,12 +177,12 @@ func (s *Store) askLocked(p *part, sent time.Time, l *lease) {
 		Failure: ops(get(c.name), listing(k.dir)),
 	}}
 	p.claim, p.item = c, c.item
-	s.dueLocked(c.deadline)
+	s.cleanByLocked(c.deadline)
 }
 
 // part takes its part of the answer to a request for several.
 func (it *item) part(all *item, i int) {
-	it.rev, it.err, it.twice = all.rev, all.err, all.twice
+	it.rev, it.err, it.hedged = all.rev, all.err, all.hedged
 	if it.err == nil {
 		it.resp = &pb.TxnResponse{Succeeded: all.resp.Succeeded, Responses: all.resp.Responses[i : i+1]}
 	}
@@ -202,7 +202,7 @@ func (it *item) part(all *item, i int) {
 }
 
 // notAsked cleans up after a request without an answer, or with an error.
-func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
+func (a *allRequest) notAsked(ctx context.Context, asked []*part, err error) error {
 	if errors.Is(err, rpctypes.ErrTooManyOps) || errors.Is(err, rpctypes.ErrRequestTooLarge) {
 		err = fmt.Errorf("etcd: the server does not take a request for %d locks (%v): %w", len(asked), err, errors.ErrUnsupported)
 	}
@@ -215,7 +215,7 @@ func (a *joint) notAsked(ctx context.Context, asked []*part, err error) error {
 
 // settle turns what the server has answered into the answer of the call. errAgain says
 // that claims have to be renewed, or asked for again.
-func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
+func (a *allRequest) settle(ctx context.Context, asked []*part, all *item) error {
 	s := a.store
 	again, found := !all.resp.Succeeded, false
 	var open []*part // those for which only others have names
@@ -223,11 +223,11 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	for _, p := range asked {
 		c := p.claim
 		c.item = nil
-		stranger := s.answeredLocked(c, p.item)
+		other := s.answeredLocked(c, p.item)
 		switch {
-		case stranger != nil: // a leftover of ours has the name
-			s.occupiedLocked(c, stranger)
-			s.setAllAsideLocked(c.lock, contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs))
+		case other != nil: // a leftover of ours has the name
+			s.occupiedLocked(c, other)
+			s.reserveAllLocked(c.lock, contenders(p.item.dir, p.r.Key, rangeOf(p.item.resp.Responses[1]).Kvs))
 		case c.ended && c.rev > 0: // ended meanwhile
 			s.sweepLocked(c)
 			again = true
@@ -271,9 +271,9 @@ func (a *joint) settle(ctx context.Context, asked []*part, all *item) error {
 	return nil
 }
 
-// stands reports whether this call, or an earlier attempt, has put names that are still
+// hasNames reports whether this call, or an earlier attempt, has put names that are still
 // there.
-func (a *joint) stands() bool {
+func (a *allRequest) hasNames() bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	for _, p := range a.parts {
@@ -285,7 +285,7 @@ func (a *joint) stands() bool {
 }
 
 // giveUp ends all claims, also those of earlier attempts, and returns why.
-func (a *joint) giveUp(ctx context.Context, why error) error {
+func (a *allRequest) giveUp(ctx context.Context, why error) error {
 	s := a.store
 	var work sync.WaitGroup
 	for _, p := range a.parts {

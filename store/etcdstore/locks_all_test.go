@@ -153,7 +153,7 @@ func TestSeveralBesideOthers(t *testing.T) {
 		_, err := me.AcquireAll(t.Context(), request())
 		held, ok := errors.AsType[*driver.HeldError](err)
 		if !ok || held.Key != key {
-			t.Fatalf("somebody has come to %s: %v, want that held", key, err)
+			t.Fatalf("a claim has come to %s: %v, want that held", key, err)
 		}
 		mustRelease(t, other, late)
 		nothingLeft(t, me, "c")

@@ -25,13 +25,13 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	c := s.claimLocked(cl)
 	if c == nil {
 		s.mu.Unlock()
-		return s.releaseStranger(ctx, cl)
+		return s.releaseUnknown(ctx, cl)
 	}
 	if under := c.item; under != nil { // a put that comes after the removal would stay
 		s.mu.Unlock()
 		select {
 		case <-under.Done():
-			s.late(c, under)
+			s.resolve(c, under)
 		case <-ctx.Done():
 			return failure(ctx, ctx.Err())
 		}
@@ -43,16 +43,16 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		for _, f := range wake {
 			f()
 		}
-		return s.releaseStranger(ctx, cl) // another process may have renewed it
+		return s.releaseUnknown(ctx, cl) // another process may have renewed it
 	}
-	c.leaving = true
+	c.releasing = true
 	it := c.release()
 	s.mu.Unlock()
 
 	err := s.do(ctx, it)
 	s.mu.Lock()
 	if err != nil {
-		c.leaving = false
+		c.releasing = false
 		s.mu.Unlock()
 		return err
 	}
@@ -60,23 +60,23 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	s.forgetLocked(c)
 	released := it.resp.Succeeded
 	if !released {
-		s.seekStraysLocked() // if the process has not removed it, what else has the name?
+		s.findLeftoversLocked() // if the process has not removed it, what else has the name?
 	}
-	alone := c.held || !c.doubtful
+	alone := c.held || !c.maybeDuplicate
 	s.mu.Unlock()
 	if released && alone {
 		return nil
 	}
 	// Another process may have put another name.
-	if err := s.releaseStranger(ctx, cl); !released || !errors.Is(err, driver.ErrLost) {
+	if err := s.releaseUnknown(ctx, cl); !released || !errors.Is(err, driver.ErrLost) {
 		return err
 	}
 	return nil
 }
 
-// releaseStranger ends a claim that this process did not make, or has forgotten. It removes
+// releaseUnknown ends a claim that this process did not make, or has forgotten. It removes
 // all of its names.
-func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
+func (s *Store) releaseUnknown(ctx context.Context, cl driver.Claim) error {
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	queue, err := s.list(ctx, k)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	}
 	released := false
 	for _, e := range queue {
-		if e.foreign || e.ID != cl.ID || s.ending(cl, e) {
+		if e.foreign || e.ID != cl.ID || s.removesSoon(cl, e) {
 			continue
 		}
 		it := &item{Item: batch.NewItem(), dir: k.dir, name: e.name, txn: &pb.TxnRequest{
@@ -102,26 +102,26 @@ func (s *Store) releaseStranger(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// dyingLocked reports whether this process tries to remove the name. ours says that it
+// removingLocked reports whether this process tries to remove the name. ours says that it
 // will: no other process has taken the name over.
-func (s *Store) dyingLocked(cl driver.Claim, e contender) (dying, ours bool) {
+func (s *Store) removingLocked(cl driver.Claim, e contender) (removing, ours bool) {
 	k := s.keys[cl.Key]
 	if k == nil {
 		return false, false
 	}
 	for c := range k.all {
 		if c.ended && c.name == e.name {
-			dying = true
+			removing = true
 			ours = ours || slices.ContainsFunc(c.on, func(l *lease) bool { return l.id == e.lease })
 		}
 	}
-	return dying, ours
+	return removing, ours
 }
 
-// ending reports whether this process is about to remove the name.
-func (s *Store) ending(cl driver.Claim, e contender) bool {
+// removesSoon reports whether this process is about to remove the name.
+func (s *Store) removesSoon(cl driver.Claim, e contender) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	dying, ours := s.dyingLocked(cl, e)
-	return dying && ours
+	removing, ours := s.removingLocked(cl, e)
+	return removing && ours
 }

@@ -18,16 +18,16 @@ const maxReads = 100
 
 // A renewal is one claim on its way through Renew.
 type renewal struct {
-	claim   *claim
-	results []int // where its answers go: a claim may be given twice
-	state   driver.State
-	err     error
-	decided bool
-	want    *lease
-	class   int64 // of the lease that it belongs on if it is held
-	passed  bool  // the contender before it has gone
-	second  bool  // an older name is the claim's, too
-	whole   bool  // the head of the queue was not enough to decide
+	claim           *claim
+	results         []int // where its answers go: a claim may be given twice
+	state           driver.State
+	err             error
+	decided         bool
+	want            *lease
+	class           int64 // of the lease that it belongs on if it is held
+	predecessorGone bool  // the contender before it has gone
+	duplicate       bool  // an older name is the claim's, too
+	needsQueue      bool  // the head of the queue was not enough to decide
 }
 
 // Renew renews claims: see driver.Locks.
@@ -39,10 +39,10 @@ type renewal struct {
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	sent := bootclock.Coarse()
-	early := s.ready(ctx)
+	notReady := s.ready(ctx)
 	byClaim := map[*claim]*renewal{}
 	var work []*renewal
-	var strange []int
+	var unknown []int
 	add := func(c *claim, i int) {
 		w := byClaim[c]
 		if w == nil {
@@ -60,7 +60,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			err = check.TTL(cl.Key, ttl, traits)
 		}
 		if err == nil {
-			err = early
+			err = notReady
 		}
 		if err != nil {
 			answers[i] = driver.Renewal{Err: err}
@@ -70,10 +70,10 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		c := s.claimLocked(cl)
 		switch {
 		case c == nil || c.rev == 0:
-			strange = append(strange, i)
+			unknown = append(unknown, i)
 		case c.busy == 0 && !bootclock.Now().Before(c.deadline):
 			wake = append(wake, s.expireLocked(c)...)
-			strange = append(strange, i) // another process may have renewed it
+			unknown = append(unknown, i) // another process may have renewed it
 		default:
 			add(c, i)
 		}
@@ -83,16 +83,16 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		f()
 	}
 	wake = nil
-	s.adopt(ctx, claims, strange, answers, add)
+	s.adopt(ctx, claims, unknown, answers, add)
 	if len(work) == 0 {
 		return answers
 	}
 
-	refreshed := map[*lease]*asking{}
+	refreshed := map[*lease]*leaseRequest{}
 	pending := work
 	for round := 0; len(pending) > 0 && round <= attempts; round++ {
-		s.aim(ctx, pending, sent, ttl, refreshed)
-		s.look(ctx, pending, ttl)
+		s.pickLeases(ctx, pending, sent, ttl, refreshed)
+		s.readState(ctx, pending, ttl)
 		var rest []*renewal
 		for _, w := range pending {
 			if !w.decided {
@@ -102,7 +102,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		pending = rest
 	}
 	for l, a := range refreshed {
-		err := s.trusted(ctx, l, a)
+		err := s.awaitConfirmed(ctx, l, a)
 		if err == nil {
 			continue
 		}
@@ -113,21 +113,21 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 
-	var doubled []int
+	var duplicates []int
 	s.mu.Lock()
 	for _, w := range work {
 		c := w.claim
 		c.busy--
 		switch {
-		case w.second && c.held: // the older one has just gone
+		case w.duplicate && c.held: // the older one has just gone
 			w.decided = false
-		case w.second && !c.ended: // the older one counts
-			c.second = true
+		case w.duplicate && !c.ended: // the older one counts
+			c.duplicate = true
 			wake = append(wake, s.endLocked(c)...)
 			s.sweepLocked(c)
 		}
-		if c.second {
-			doubled = append(doubled, w.results...)
+		if c.duplicate {
+			duplicates = append(duplicates, w.results...)
 			continue
 		}
 		r := driver.Renewal{State: w.state}
@@ -135,7 +135,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		case c.ended || w.state == driver.Lost:
 			if w.state == driver.Lost { // if the process has not removed it, is more wrong?
 				s.forgetLocked(c)
-				s.seekStraysLocked()
+				s.findLeftoversLocked()
 			}
 			r.State = driver.Lost
 		case w.err != nil || !w.decided:
@@ -153,7 +153,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			}
 		}
 		if !c.ended {
-			s.dueLocked(c.deadline)
+			s.cleanByLocked(c.deadline)
 		}
 		for _, i := range w.results {
 			answers[i] = r
@@ -163,25 +163,25 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	for _, f := range wake {
 		f()
 	}
-	for _, i := range doubled {
+	for _, i := range duplicates {
 		answers[i] = s.Renew(ctx, claims[i:i+1], ttl)[0]
 	}
 	return answers
 }
 
-// aim finds the lease that each claim belongs on, and keeps it alive unless that was
+// pickLeases finds the lease that each claim belongs on, and keeps it alive unless that was
 // done a moment ago. A claim that is taken back from another process goes on a lease
-// that lasts as long as that process may believe in it.
-func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*asking) {
+// that lasts for as long as that process may consider itself the holder.
+func (s *Store) pickLeases(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*leaseRequest) {
 	for _, w := range work {
 		class, need := int64(waiterSeconds), driver.WaiterTTL
 		s.mu.Lock()
 		if w.claim.held {
-			class, need = w.class, promise(ttl)
+			class, need = w.class, effectiveTTL(ttl)
 		}
 		l := s.leases[class]
 		usable := l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end)
-		taken := w.claim.taken
+		taken := w.claim.movedAway
 		if usable && refreshed[l] == nil && l.end.Sub(sent) < need {
 			refreshed[l] = s.refreshLocked(l)
 		}
@@ -191,7 +191,7 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 			l, err = s.leaseFor(ctx, class)
 		}
 		if err == nil && !taken.IsZero() {
-			var a *asking
+			var a *leaseRequest
 			if a, err = s.prolong(ctx, l, latest(sent, taken)); err == nil {
 				refreshed[l] = a
 			}
@@ -204,9 +204,9 @@ func (s *Store) aim(ctx context.Context, work []*renewal, sent time.Time, ttl ti
 	}
 }
 
-// look reads the state of each claim, and moves claims to the lease that they belong
+// readState reads the state of each claim, and moves claims to the lease that they belong
 // on. It leaves claims that need another look undecided.
-func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
+func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duration) {
 	type question struct {
 		w *renewal
 		// Indices of the answers, -1: none. own is the claim's name; before is the name
@@ -218,7 +218,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 	txn := &pb.TxnRequest{}
 	var asked []question
 	listings := map[string]int{}
-	after := patienceFor(ttl)
+	after := hedgeAfter(ttl)
 	flush := func() {
 		if len(asked) == 0 {
 			return
@@ -234,8 +234,8 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 			if err != nil {
 				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
 					c := q.w.claim
-					if c.place < 0 || c.lease == nil || !c.taken.IsZero() { // taken over, perhaps not yet
-						c.unresolved = bootclock.Coarse().Add(lateEffect)
+					if c.nameIndex < 0 || c.lease == nil || !c.movedAway.IsZero() { // taken over, perhaps not yet
+						c.unresolved = bootclock.Coarse().Add(unresolvedTime)
 					}
 					c.moving = true
 					if c.lease == nil {
@@ -248,13 +248,13 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 				q.w.err, q.w.decided = err, true
 				continue
 			}
-			if q.move >= 0 && !s.movedLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
+			if q.move >= 0 && !s.takeMoveLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
 				continue
 			}
-			if q.own >= 0 && s.standsLocked(q.w, rangeOf(resp.Responses[q.own])) {
+			if q.own >= 0 && s.takeReadLocked(q.w, rangeOf(resp.Responses[q.own])) {
 				switch {
 				case q.before >= 0:
-					q.w.followsLocked(rangeOf(resp.Responses[q.before]), q.rev)
+					q.w.takePredecessorLocked(rangeOf(resp.Responses[q.before]), q.rev)
 				case q.head >= 0:
 					queue, ok := queues[q.head]
 					if !ok {
@@ -262,7 +262,7 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 						queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
 						queues[q.head] = queue
 					}
-					q.w.placeLocked(queue, q.head == q.own)
+					q.w.takeQueueLocked(queue, q.head == q.own)
 				}
 			}
 		}
@@ -290,19 +290,19 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		c := w.claim
 		if c.held && w.want.seconds != w.class {
 			// Another renewal has found meanwhile that the claim is held. On the
-			// waiters' lease it would end before that renewal's caller stops believing
-			// in it: the next round aims again.
+			// waiters' lease it would end before that renewal's caller stops trusting it:
+			// the next round picks the lease again.
 			s.mu.Unlock()
 			continue
 		}
 		if s.leases[w.want.seconds] != w.want {
 			// Another lease has replaced this one meanwhile, and another renewal may
 			// have moved the name there already. This one ends before that renewal's
-			// caller stops believing in the claim.
+			// caller stops trusting the claim.
 			s.mu.Unlock()
 			continue
 		}
-		if c.changing && (c.lease != w.want || c.moving) {
+		if c.downgrading && (c.lease != w.want || c.moving) {
 			w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
 			s.mu.Unlock()
 			continue
@@ -310,9 +310,9 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		q := question{w, -1, -1, -1, -1, 0}
 		var before contender
 		follows := false
-		if !c.held && c.Exclusive() && !w.passed {
+		if !c.held && c.Exclusive() && !w.predecessorGone {
 			before, follows = c.lock.beforeLocked(c)
-			c.doubtful = c.doubtful || follows && !before.foreign && before.ID == c.ID
+			c.maybeDuplicate = c.maybeDuplicate || follows && !before.foreign && before.ID == c.ID
 		}
 		if c.lease != w.want || c.moving {
 			c.mayBeOn(w.want)
@@ -326,9 +326,9 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 		case c.held && q.move >= 0: // the answer to the move tells enough
 		case c.held:
 			q.own = ask(get(c.name))
-		case follows && !c.doubtful: // one name to read, however long the queue is
+		case follows && !c.maybeDuplicate: // one name to read, however long the queue is
 			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
-		case c.Exclusive() && !w.whole && !c.doubtful && waiting[c.lock.dir] == 1:
+		case c.Exclusive() && !w.needsQueue && !c.maybeDuplicate && waiting[c.lock.dir] == 1:
 			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
 		default: // its name is in the whole queue, which all claims of the key share
 			at, ok := listings[c.lock.dir]
@@ -347,20 +347,19 @@ func (s *Store) look(ctx context.Context, work []*renewal, ttl time.Duration) {
 	flush()
 }
 
-// movedLocked takes the answer to a move. It reports whether the claim is now on the
+// takeMoveLocked takes the answer to a move. It reports whether the claim is now on the
 // lease that it belongs on.
-func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
+func (s *Store) takeMoveLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
 	c := w.claim
 	if answer.Succeeded {
 		// An answer may have been overtaken by that of a later move.
 		c.mod, c.lease, c.moving = max(c.mod, rev), w.want, false
-		if !c.taken.IsZero() {
-			// The other process may have renewed it until now, and believes in it for a
-			// TTL.
-			c.taken, c.spared = time.Time{}, bootclock.Now().Add(time.Duration(w.class)*time.Second)
+		if !c.movedAway.IsZero() {
+			// The other process may have renewed it until now, and trusts that for a TTL.
+			c.movedAway, c.keepUntil = time.Time{}, bootclock.Now().Add(time.Duration(w.class)*time.Second)
 			s.refreshLocked(w.want)
 		}
-		w.heldLocked()
+		w.takeHeldLocked()
 		return true
 	}
 	kvs := rangeOf(answer.Responses[0]).Kvs
@@ -373,20 +372,20 @@ func (s *Store) movedLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool 
 	}
 	c.seenLocked(kvs[0])
 	switch l := kvs[0].Lease; {
-	case l == w.want.id && c.taken.IsZero(): // another renewal was faster
+	case l == w.want.id && c.movedAway.IsZero(): // another renewal was faster
 		c.lease, c.moving = w.want, false
-		w.heldLocked()
+		w.takeHeldLocked()
 		return true
 	case l != w.want.id && (c.lease == nil || l != c.lease.id):
-		c.taken = bootclock.Now()
+		c.movedAway = bootclock.Now()
 	}
 	c.moving = true // by an earlier move, or by another process
 	return false
 }
 
-// standsLocked takes what was read of a claim that is on its lease. It reports whether
-// the claim waits, or has just come to hold.
-func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
+// takeReadLocked takes what was read of a claim that is on its lease. It reports whether
+// the claim waits, or holds since now.
+func (s *Store) takeReadLocked(w *renewal, answer *pb.RangeResponse) bool {
 	c := w.claim
 	var own *mvccpb.KeyValue
 	for _, kv := range answer.Kvs {
@@ -399,72 +398,72 @@ func (s *Store) standsLocked(w *renewal, answer *pb.RangeResponse) bool {
 		w.state, w.decided = driver.Lost, true
 	case own.ModRevision > c.mod && own.Lease != c.lease.id: // another process has moved it
 		c.seenLocked(own)
-		c.moving, c.taken = true, bootclock.Now()
+		c.moving, c.movedAway = true, bootclock.Now()
 	case c.held:
 		c.seenLocked(own)
-		w.heldLocked()
+		w.takeHeldLocked()
 	default:
 		return true
 	}
 	return false
 }
 
-// followsLocked takes what was read of the contender before an exclusive claim: the
+// takePredecessorLocked takes what was read of the contender before an exclusive claim: the
 // claim waits while that contender is there.
-func (w *renewal) followsLocked(answer *pb.RangeResponse, rev int64) {
+func (w *renewal) takePredecessorLocked(answer *pb.RangeResponse, rev int64) {
 	if len(answer.Kvs) > 0 && answer.Kvs[0].CreateRevision == rev {
 		w.state, w.decided = driver.Waiting, true
 	} else {
-		w.passed = true
+		w.predecessorGone = true
 	}
 }
 
-// placeLocked takes the head of the queue, or all of it: a claim waits unless it is
+// takeQueueLocked takes the head of the queue, or all of it: a claim waits unless it is
 // among the holders. It notes if an older name is the claim's, too.
-func (w *renewal) placeLocked(queue []contender, all bool) {
+func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 	c := w.claim
 	if len(queue) == 0 {
-		w.whole = true // the oldest name below the folder belongs to another key
+		w.needsQueue = true // the oldest name below the folder belongs to another key
 		return
 	}
 	n := holders(queue)
 	older := queue[:n]
-	if c.doubtful {
+	if c.maybeDuplicate {
 		older = queue
 	}
 	if i := find(older, c.ID); i >= 0 && older[i].rev < c.rev {
-		c.doubtful, w.second, w.decided = true, true, true
+		c.maybeDuplicate, w.duplicate, w.decided = true, true, true
 		return
 	}
 	if all { // a repetition that comes now finds this one
-		c.doubtful = false
+		c.maybeDuplicate = false
 	}
 	if byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
 		w.state, w.decided = driver.Waiting, true
 		return
 	}
 	c.held, c.since = true, bootclock.Coarse()
-	w.heldLocked()
+	w.takeHeldLocked()
 }
 
-// heldLocked decides about a claim that is held, unless it came to hold only now: then
+// takeHeldLocked decides about a claim that is held, unless it holds only since now: then
 // it is on the waiters' lease, and the next round moves it.
-func (w *renewal) heldLocked() {
+func (w *renewal) takeHeldLocked() {
 	if w.claim.held && w.want.seconds == w.class {
 		w.state, w.decided = driver.Held, true
 	}
 }
 
-// errTakenOver says that this process looks for its own late request under a name that
+// errTakenOver says that this process looks for its own unresolved request under a name that
 // another process has taken over.
 var errTakenOver = errors.New("another process has the claim, which this one had asked for without an answer")
 
 // adopt finds claims that this process did not make, or whose outcome it does not know:
 // a lease that was detached elsewhere, an acquire without an answer.
-func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int, answers []driver.Renewal, add func(*claim, int)) {
-	for len(strange) > 0 {
-		part := strange[:min(len(strange), maxReads)]
-		strange = strange[len(part):]
+func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int, answers []driver.Renewal, add func(*claim, int)) {
+	for len(unknown) > 0 {
+		part := unknown[:min(len(unknown), maxReads)]
+		unknown = unknown[len(part):]
 		txn := &pb.TxnRequest{}
 		listings := map[string]int{}
 		for _, i := range part {
@@ -496,12 +495,12 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 			}
 			e := queue[at]
 			s.mu.Lock()
-			switch dying, ours := s.dyingLocked(cl, e); {
-			case dying && ours:
+			switch removing, ours := s.removingLocked(cl, e); {
+			case removing && ours:
 				answers[i].State = driver.Lost
 				s.mu.Unlock()
 				continue
-			case dying: // if it came to a lease of ours now, it would be removed
+			case removing: // if it came to a lease of ours now, it would be removed
 				answers[i].Err = unavailable(errTakenOver)
 				s.mu.Unlock()
 				continue
@@ -520,9 +519,9 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, strange []int,
 				c = nil
 			}
 			if c == nil {
-				c = &claim{lock: k, place: -1}
+				c = &claim{lock: k, nameIndex: -1}
 				k.claims[cl.ID], k.all[c] = c, true
-				if s.isPlace(k.dir, e.name) {
+				if s.isOwnName(k.dir, e.name) {
 					if k.returned == nil {
 						k.returned = map[string]*claim{}
 					}

@@ -153,14 +153,14 @@ func TestConfirmingWaiters(t *testing.T) {
 
 // A waiter whose mirror knows the contender before it reads that name and its own,
 // however long the queue is; and the head if that contender has gone, or never was.
-func TestConfirmedByWhoIsBefore(t *testing.T) {
+func TestRenewedByItsPredecessor(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 3)
 		spy := spyOn(s[2])
-		crowd := crowded(t, s)
-		me, before := crowd[2], names(t, s[2], "k").Kvs
+		claims := fillQueue(t, s)
+		me, before := claims[2], names(t, s[2], "k").Kvs
 		slices.SortFunc(before, func(a, b *mvccpb.KeyValue) int { return cmp.Compare(a.CreateRevision, b.CreateRevision) })
 		expect := func(want driver.State, reads ...string) {
 			t.Helper()
@@ -183,7 +183,7 @@ func TestConfirmedByWhoIsBefore(t *testing.T) {
 		own, next := string(before[2].Key), string(before[1].Key)
 		expect(driver.Waiting, own, next)
 
-		mustRelease(t, s[1], crowd[1])
+		mustRelease(t, s[1], claims[1])
 		expect(driver.Waiting) // whether the mirror has heard of it or not
 
 		plant := func() {
@@ -191,19 +191,19 @@ func TestConfirmedByWhoIsBefore(t *testing.T) {
 			defer s[2].mu.Unlock()
 			m := s[2].keys["k"].mirror
 			gone := contender{Claim: claimOf("k", "gone"), name: s[2].dir("k") + "gone", rev: me.Ticket - 1, lease: 1}
-			m.line = newLine([]contender{gone, {Claim: me, name: own, rev: me.Ticket, lease: 1}})
+			m.index = newQueueIndex([]contender{gone, {Claim: me, name: own, rev: me.Ticket, lease: 1}})
 		}
 		eventually(t, "the mirror has heard of it", 20*time.Second, func() bool {
 			s[2].mu.Lock()
 			defer s[2].mu.Unlock()
-			return len(s[2].keys["k"].mirror.line.queue) == 2
+			return len(s[2].keys["k"].mirror.index.queue) == 2
 		})
 		plant()
 		expect(driver.Waiting, own, s[2].dir("k")+"gone", own, "head 1")
 		s[2].mu.Lock()
 		s[2].keys["k"].mirror.rev = math.MaxInt64 // it hears of nothing
 		s[2].mu.Unlock()
-		mustRelease(t, s[0], crowd[0])
+		mustRelease(t, s[0], claims[0])
 		plant()
 		expect(driver.Held)
 	})
@@ -242,7 +242,7 @@ func TestGrantedWhileConfirmed(t *testing.T) {
 
 // Two renewals of a claim are under way when it is granted. The one that began as a
 // waiter's does not move it back to the waiters' lease, which would end before the
-// other renewal's caller stops believing in it.
+// other renewal's caller stops trusting it.
 func TestWaitersRenewalMovesNothingBack(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -254,12 +254,12 @@ func TestWaitersRenewalMovesNothingBack(t *testing.T) {
 		w := &renewal{claim: s[1].keys["k"].claims[c.ID], class: seconds(long)}
 		s[1].mu.Unlock()
 		work := []*renewal{w}
-		s[1].aim(t.Context(), work, bootclock.Coarse(), long, map[*lease]*asking{})
+		s[1].pickLeases(t.Context(), work, bootclock.Coarse(), long, map[*lease]*leaseRequest{})
 		mustRelease(t, s[0], h)
 		if r := renewOne(t, s[1], c, long); r.State != driver.Held {
 			t.Fatalf("the other renewal: %+v", r)
 		}
-		s[1].look(t.Context(), work, long)
+		s[1].readState(t.Context(), work, long)
 		kvs := names(t, s[0], "k").Kvs
 		s[1].mu.Lock()
 		defer s[1].mu.Unlock()
@@ -273,14 +273,14 @@ func TestWaitersRenewalMovesNothingBack(t *testing.T) {
 }
 
 // A renewal of the previous process takes a claim back from the process that it was
-// handed to, which is then cut off: that process believes in it for its TTL.
+// handed to, which is then cut off: that process considers itself the holder for its TTL.
 func TestTakenBackByALateRenewal(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 3)
 	const ttl = 3 * time.Second
 	c, _ := take(t, s[0], claimOf("k", "first"), ttl, false)
 	k := tap(s[0])
-	var end time.Time // until when the second process believes in it
+	var end time.Time // until when the second process trusts it
 	k.before = func(n int, r *pb.TxnRequest) error {
 		if n == 1 {
 			<-time.After(time.Second) // the fault itself
@@ -332,7 +332,7 @@ func TestLateTakeover(t *testing.T) {
 		s[1].mu.Lock()
 		defer s[1].mu.Unlock()
 		now := bootclock.Now()
-		for _, w := range s[1].house.later {
+		for _, w := range s[1].cleaner.later {
 			if w.busy || !now.Before(w.at) {
 				return false
 			}
@@ -371,7 +371,7 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 				w := &renewal{claim: s[0].keys["k"].claims[c.ID], class: seconds(long)}
 				s[0].mu.Unlock()
 				work := []*renewal{w}
-				s[0].aim(t.Context(), work, bootclock.Coarse(), long, map[*lease]*asking{})
+				s[0].pickLeases(t.Context(), work, bootclock.Coarse(), long, map[*lease]*leaseRequest{})
 
 				s[0].mu.Lock()
 				old := s[0].leases[class]
@@ -386,7 +386,7 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 				if r := renewOne(t, s[0], c, long); r.State != want {
 					t.Fatalf("the other renewal: %+v", r)
 				}
-				s[0].look(t.Context(), work, long)
+				s[0].readState(t.Context(), work, long)
 				var on int64
 				for _, kv := range names(t, s[1], "k").Kvs {
 					if kv.CreateRevision == c.Ticket {

@@ -54,7 +54,7 @@ func TestRepeatedElsewhereAfterALostAnswer(t *testing.T) {
 			break
 		}
 		refused = true
-		if a.State != driver.Unknown || !errors.Is(a.Err, driver.ErrUnavailable) || time.Since(begun) > ttl+2*lateEffect {
+		if a.State != driver.Unknown || !errors.Is(a.Err, driver.ErrUnavailable) || time.Since(begun) > ttl+2*unresolvedTime {
 			t.Fatalf("the first process, %v after its request: %+v", time.Since(begun), a)
 		}
 	}
@@ -97,7 +97,7 @@ func TestNameThatAnotherProcessTookOver(t *testing.T) {
 		eventually(t, "the first process has looked for its leftovers", 20*time.Second, func() bool {
 			s[0].mu.Lock()
 			defer s[0].mu.Unlock()
-			return len(s[0].house.later) == 0
+			return len(s[0].cleaner.later) == 0
 		})
 		if a := renewOne(t, s[1], r.Claim, ttl); a.State != driver.Held {
 			t.Fatalf("in the second process, later: %+v", a)
@@ -187,25 +187,25 @@ func TestFirstRequestComesSecond(t *testing.T) {
 
 // A claim that joins the queue behind a contender that the mirror knows does not make
 // the server read the queue.
-func TestInLineBehindSomebodyKnown(t *testing.T) {
+func TestQueueBehindAKnownContender(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 3)
 		me := s[2]
 		spy := spyOn(me)
-		crowd := crowded(t, s)
+		claims := fillQueue(t, s)
 		spy.reset()
 		a, g := take(t, me, claimOf("k", "me"), long, true)
-		if !g.Waiting || g.Ticket <= crowd[2].Ticket {
-			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		if !g.Waiting || g.Ticket <= claims[2].Ticket {
+			t.Errorf("%+v, want a position behind %d", g, claims[2].Ticket)
 		}
 		for _, r := range spy.about(me.dir("k")) {
-			if c := r.Compare; len(c) != 1 || c[0].RangeEnd != nil || c[0].GetCreateRevision() != crowd[2].Ticket {
+			if c := r.Compare; len(c) != 1 || c[0].RangeEnd != nil || c[0].GetCreateRevision() != claims[2].Ticket {
 				t.Errorf("it asked %v, want whether the last in line is there", r)
 			}
 		}
-		for i, c := range crowd {
+		for i, c := range claims {
 			mustRelease(t, s[i], c)
 		}
 		if r := renewOne(t, me, a, long); r.State != driver.Held || r.Grant.Token != a.Ticket || r.Grant.TTL < long-time.Second {
@@ -220,17 +220,17 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 2)
-		crowd := crowded(t, s)
-		for i, c := range crowd {
+		claims := fillQueue(t, s)
+		for i, c := range claims {
 			mustRelease(t, s[i], c)
 		}
 		me := s[1]
 		plant := func(e contender) {
 			me.mu.Lock()
 			defer me.mu.Unlock()
-			me.keys["k"].mirror.line = newLine([]contender{e})
+			me.keys["k"].mirror.index = newQueueIndex([]contender{e})
 		}
-		gone := contender{Claim: claimOf("k", "gone"), name: me.dir("k") + "gone", rev: crowd[0].Ticket, lease: 1}
+		gone := contender{Claim: claimOf("k", "gone"), name: me.dir("k") + "gone", rev: claims[0].Ticket, lease: 1}
 		plant(gone)
 		c, g := take(t, me, claimOf("k", "me"), long, true)
 		if g.Waiting || g.TTL < long-time.Second {
@@ -266,7 +266,7 @@ func TestMirrorBehindTheTimes(t *testing.T) {
 
 // A name whose acquire got no answer holds, others wait behind it, and the repetition
 // finds it: by asking whether the last of those is there, or, as a retry, in the queue.
-func TestRepeatedBeforeSomebodyKnown(t *testing.T) {
+func TestRepeatedBeforeAKnownContender(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {

@@ -12,20 +12,21 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// elsewhere asks a member for what does no harm if it is done twice, because it only
-// reads, or writes on conditions that no longer hold afterwards. If no answer has come
-// after a while, it also asks the next endpoint, by a separate connection, and so on: a
-// member whose disk or process hangs keeps its connections, and so costs only that
-// while. Where answers usually take longer, the while is up to twice as long.
+// hedged sends a request to one member and, if no answer came within after, to the next
+// endpoint, too, by a separate connection, and so on: a member whose disk or process hangs
+// keeps its connections. Where answers usually take long, it waits for up to twice after.
+//
+// The request must do no harm if it is done twice: it only reads, or writes on conditions
+// that no longer hold afterwards.
 //
 // twice reports that other members were asked. Then another member may have done the
 // request before the one that answered, and it may be done once more, however late.
-func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask func(context.Context, pb.KVClient, pb.LeaseClient) (T, error)) (resp T, twice bool, err error) {
+func hedged[T any](ctx context.Context, s *Store, after time.Duration, ask func(context.Context, pb.KVClient, pb.LeaseClient) (T, error)) (resp T, twice bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	first, giveUp := context.WithCancel(ctx)
 	defer giveUp()
-	after = s.answers.patient(after)
+	after = s.latency.atLeast(after)
 
 	var mu sync.Mutex
 	var begun, over bool
@@ -53,13 +54,13 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 		begun = true
 		next.Reset(after)
 		go func() {
-			conn, err := s.spare()
+			conn, err := s.dialNext()
 			if err != nil {
 				fails()
 				return
 			}
 			defer conn.Close()
-			resp, err := ask(ctx, led{pb.NewKVClient(conn), s}, pb.NewLeaseClient(conn))
+			resp, err := ask(ctx, leaderKV{pb.NewKVClient(conn), s}, pb.NewLeaseClient(conn))
 			if err != nil && passing(err) {
 				fails()
 				return // the next one is asked soon
@@ -77,7 +78,7 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 	sent := time.Now()
 	resp, err = ask(first, s.kv, s.leaser)
 	if err == nil {
-		s.answers.took(time.Since(sent))
+		s.latency.add(time.Since(sent))
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -100,35 +101,35 @@ func elsewhere[T any](ctx context.Context, s *Store, after time.Duration, ask fu
 	return resp, true, err
 }
 
-// txn sends a transaction by elsewhere.
+// txn sends a transaction by hedged.
 func (s *Store) txn(ctx context.Context, after time.Duration, r *pb.TxnRequest) (*pb.TxnResponse, bool, error) {
-	return elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.TxnResponse, error) {
+	return hedged(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.TxnResponse, error) {
 		return kv.Txn(ctx, r)
 	})
 }
 
-// read reads a range by elsewhere.
+// read reads a range by hedged.
 func (s *Store) read(ctx context.Context, after time.Duration, r *pb.RangeRequest) (*pb.RangeResponse, error) {
-	resp, _, err := elsewhere(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.RangeResponse, error) {
+	resp, _, err := hedged(ctx, s, after, func(ctx context.Context, kv pb.KVClient, _ pb.LeaseClient) (*pb.RangeResponse, error) {
 		return kv.Range(ctx, r)
 	})
 	return resp, err
 }
 
-// pace is the longest time that an answer has taken lately. It decays with each faster
+// latency is the longest time that an answer has taken lately. It decays with each faster
 // answer.
-type pace struct{ longest atomic.Int64 }
+type latency struct{ longest atomic.Int64 }
 
-// patient is how long to wait for one member before another is asked: after, or up to
+// atLeast is how long to wait for one member before another is asked: after, or up to
 // twice that where answers take longer.
-func (p *pace) patient(after time.Duration) time.Duration {
+func (p *latency) atLeast(after time.Duration) time.Duration {
 	return max(after, min(2*time.Duration(p.longest.Load()), 2*after))
 }
 
-func (p *pace) took(d time.Duration) { p.longest.Store(max(int64(d), p.longest.Load()*3/4)) }
+func (p *latency) add(d time.Duration) { p.longest.Store(max(int64(d), p.longest.Load()*3/4)) }
 
-// errVoid says that a member that leads no longer prolonged a lease.
-var errVoid = errors.New("the lease was prolonged by a member that leads no longer")
+// errDeposed says that a member that leads no longer prolonged a lease.
+var errDeposed = errors.New("the lease was prolonged by a member that leads no longer")
 
 // A leader that was deposed while it waited for its disk does not know it. Before
 // etcd's PR 16822 such a member goes on prolonging leases, and the new leader hears
@@ -143,49 +144,48 @@ var errVoid = errors.New("the lease was prolonged by a member that leads no long
 // term in a lease's answer is noted before the lease is prolonged, so that it is never
 // too high.
 
-// bear takes the term of an answer to a transaction or read. asks is how many requests
-// to keep leases alive had been sent before it.
-func (s *Store) bear(asks int, term uint64) {
+// confirmTerm takes the term of an answer to a transaction or read. keepAlives is how
+// many requests to keep leases alive had been sent before it.
+func (s *Store) confirmTerm(asks int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.leasesLocked() {
-		l.bearLocked(asks, term)
+		l.confirmTermLocked(asks, term)
 	}
 }
 
-func (l *lease) bearLocked(asks int, term uint64) {
-	for _, a := range []*asking{l.asking, l.told} {
-		if a != nil && asks >= a.no && (!a.borne || term < a.low) {
-			a.borne, a.low = true, term
+func (l *lease) confirmTermLocked(asks int, term uint64) {
+	for _, a := range []*leaseRequest{l.request, l.unconfirmed} {
+		if a != nil && asks >= a.number && (!a.checked || term < a.lowestTerm) {
+			a.checked, a.lowestTerm = true, term
 		}
 	}
-	l.believeLocked()
+	l.extendLocked()
 }
 
-// believeLocked trusts the answer about the lease, once an answer of the majority
-// confirms it.
-func (l *lease) believeLocked() {
-	if a := l.told; a != nil && a.borne && a.low <= a.term {
-		l.end, l.told = latest(l.end, a.end), nil
+// extendLocked takes the lease's new end, once an answer of the majority confirms it.
+func (l *lease) extendLocked() {
+	if a := l.unconfirmed; a != nil && a.checked && a.lowestTerm <= a.term {
+		l.end, l.unconfirmed = latest(l.end, a.end), nil
 	}
 }
 
-// void reports whether the answer is already known to come from a deposed leader.
-func (s *Store) void(a *asking, resp *pb.LeaseKeepAliveResponse) bool {
+// deposed reports whether the answer is already known to come from a deposed leader.
+func (s *Store) deposed(a *leaseRequest, resp *pb.LeaseKeepAliveResponse) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return a.borne && resp.GetHeader().GetRaftTerm() < a.low
+	return a.checked && resp.GetHeader().GetRaftTerm() < a.lowestTerm
 }
 
-// trusted waits until an answer of the majority confirms the request that prolonged a
-// lease, and repeats the request if it was void.
-func (s *Store) trusted(ctx context.Context, l *lease, a *asking) error {
+// awaitConfirmed waits until an answer of the majority confirms the request that prolonged a
+// lease, and repeats the request if a deposed leader answered it.
+func (s *Store) awaitConfirmed(ctx context.Context, l *lease, a *leaseRequest) error {
 	for range attempts {
 		if err := a.wait(ctx); err != nil {
 			return err
 		}
 		s.mu.Lock()
-		done, borne := !l.end.Before(a.end), a.borne
+		done, borne := !l.end.Before(a.end), a.checked
 		if !done && borne {
 			s.mu.Unlock()
 			if a.by != nil {
@@ -199,66 +199,65 @@ func (s *Store) trusted(ctx context.Context, l *lease, a *asking) error {
 			return nil
 		}
 		if !borne {
-			if _, err := s.read(ctx, patienceFor(time.Duration(l.seconds)*time.Second), &pb.RangeRequest{Key: []byte(s.dir("?")), CountOnly: true}); err != nil {
+			if _, err := s.read(ctx, hedgeAfter(time.Duration(l.seconds)*time.Second), &pb.RangeRequest{Key: []byte(s.dir("?")), CountOnly: true}); err != nil {
 				return readFailure(ctx, err)
 			}
 		}
 	}
-	return unavailable(errVoid)
+	return unavailable(errDeposed)
 }
 
-// A server that was set back: a restored snapshot or a lost disk brings back a state
-// older than what this process has seen. Names that we had removed are then on our
-// leases again, and would stay for as long as we keep the leases alive; watches wait
-// for revisions that they have seen already; and what was made since that state is
-// gone.
+// A server may be restored: a snapshot or a lost disk brings back a state older than what
+// this process has seen. Names that the process had removed are then on its leases again,
+// and would stay for as long as it keeps the leases alive; watches wait for revisions that
+// they have seen already; and what was made since that state is gone.
 //
-// We notice when an answer has a lower revision than an earlier one, or comes from
-// another cluster. Other processes may have written so much before we ask again that
-// the revision is no lower. So whenever a server was not reached, or something of ours
-// is missing, we look for names on our leases that we know nothing of.
+// The store notices when an answer has a lower revision than an earlier one, or comes from
+// another cluster. Other processes may have written so much before the next request that
+// the revision is no lower. So whenever a server was not reached, or a name is missing, the
+// store also searches its leases for leftovers: names that belong to no claim.
 
-// past is what the servers' answers have told of their state.
-type past struct {
-	mu      sync.Mutex
-	rev     int64 // the highest revision
-	cluster uint64
-	life    int // incremented whenever the servers were set back
-	asks    int // requests to keep a lease alive
+// history is what the servers' answers have told of their state.
+type history struct {
+	mu         sync.Mutex
+	rev        int64 // the highest revision
+	cluster    uint64
+	restores   int // incremented whenever the servers were restored
+	keepAlives int // requests to keep a lease alive
 }
 
-// A sight is what was known when a request was sent.
-type sight struct {
-	rev  int64
-	life int
-	asks int
+// A seenState is what was known when a request was sent.
+type seenState struct {
+	rev        int64
+	restores   int
+	keepAlives int
 }
 
-func (p *past) sight() sight {
+func (p *history) now() seenState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return sight{p.rev, p.life, p.asks}
+	return seenState{p.rev, p.restores, p.keepAlives}
 }
 
-// ask counts one more request to keep a lease alive.
-func (p *past) ask() int {
+// countKeepAlive counts one more request to keep a lease alive.
+func (p *history) countKeepAlive() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asks++
-	return p.asks
+	p.keepAlives++
+	return p.keepAlives
 }
 
-// learn takes the answer to a request that was sent at that sight, and reports whether
-// the servers were set back in between. It ignores answers to requests from before the
-// last setback.
-func (p *past) learn(at sight, h *pb.ResponseHeader) (back bool) {
+// learn takes the answer to a request that was sent when at was known, and reports
+// whether the servers were restored in between. It ignores answers to requests from before the
+// last restore.
+func (p *history) learn(at seenState, h *pb.ResponseHeader) (back bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if h == nil || at.life != p.life {
+	if h == nil || at.restores != p.restores {
 		return false
 	}
 	if h.Revision < at.rev || p.cluster != 0 && h.ClusterId != p.cluster {
-		p.life++
+		p.restores++
 		p.rev, p.cluster = h.Revision, h.ClusterId
 		return true
 	}
@@ -267,31 +266,30 @@ func (p *past) learn(at sight, h *pb.ResponseHeader) (back bool) {
 }
 
 // answered notes what the outcome of a request says of the servers' state.
-func (s *Store) answered(at sight, h *pb.ResponseHeader, err error) {
+func (s *Store) answered(at seenState, h *pb.ResponseHeader, err error) {
 	if err == nil {
-		s.bear(at.asks, h.GetRaftTerm())
+		s.confirmTerm(at.keepAlives, h.GetRaftTerm())
 	}
 	switch {
-	case err == nil && s.past.learn(at, h):
-		s.setBack(h.Revision)
+	case err == nil && s.history.learn(at, h):
+		s.restored(h.Revision)
 	case status.Code(err) == codes.Unavailable:
 		s.mu.Lock()
-		s.seekStraysLocked()
+		s.findLeftoversLocked()
 		s.mu.Unlock()
 	}
 }
 
-// setBack is called when the servers turn out to be back at an older state, of that
-// revision.
-func (s *Store) setBack(rev int64) {
+// restored is called when the servers turn out to have an older state, of that revision.
+func (s *Store) restored(rev int64) {
 	s.limits.mu.Lock()
-	s.limits.known = knowledge{} // the servers may use its revisions again
+	s.limits.cache = pageCache{} // the servers may use its revisions again
 	s.limits.mu.Unlock()
 	var wake []func()
 	s.mu.Lock()
 	for _, k := range s.keys {
 		if k.mirror != nil {
-			k.mirror.anewLocked()
+			k.mirror.restartWatchLocked()
 		}
 		for c := range k.all {
 			if c.rev > rev && !c.ended && c.item == nil {
@@ -300,7 +298,7 @@ func (s *Store) setBack(rev int64) {
 			}
 		}
 	}
-	s.seekStraysLocked()
+	s.findLeftoversLocked()
 	s.mu.Unlock()
 	for _, f := range wake {
 		f()

@@ -43,14 +43,14 @@ func (h *hanging) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOp
 
 // A renewal that goes to a member that hangs is sent to another one, too, also if it
 // moves the name to another lease, and that is done once more when the member goes on.
-func TestRenewalAsksElsewhere(t *testing.T) {
+func TestRenewalIsHedged(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 2)
 		h := &hanging{KVClient: s[1].kv}
 		h.works.Store(true)
-		s[1].kv = h // before the store asks: the housekeeping reads it at any time
+		s[1].kv = h // before the store asks: the cleaner reads it at any time
 		holder, _ := take(t, s[0], claimOf("k", "holder"), long, false)
 		waiter, _ := take(t, s[1], claimOf("k", "waiter"), long, true)
 		ask := func(want driver.State) {
@@ -79,18 +79,18 @@ func TestRenewalAsksElsewhere(t *testing.T) {
 // An acquire and a release that go to a member that hangs are sent to another one, too.
 // When the member goes on it does all its requests once more, and nothing of that
 // stays.
-func TestAcquireAndReleaseAskElsewhere(t *testing.T) {
+func TestAcquireAndReleaseAreHedged(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	for _, how := range []string{"alone", "in line", "beside", "together"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			steady(t, func(t testing.TB) { askElsewhere(t, how) })
+			steady(t, func(t testing.TB) { hedges(t, how) })
 		})
 	}
 }
 
-func askElsewhere(t testing.TB, how string) {
+func hedges(t testing.TB, how string) {
 	const ttl = 6 * time.Second
 	s := openOn(t, testserver.SharedEtcd(t), 2)
 	r := several("me", "k")
@@ -148,15 +148,15 @@ func TestFarMembersAreAskedOnce(t *testing.T) {
 		const ttl = 12 * time.Second
 		proxy := faultproxy.New(t, server.Addr)
 		s := mustNew(t, dial(t, proxy.Addr), Config{Prefix: prefixOf(t)})
-		proxy.Delay(faultproxy.ToClient, patienceFor(ttl)*3/2)
+		proxy.Delay(faultproxy.ToClient, hedgeAfter(ttl)*3/2)
 		pair := func(key string) uint32 {
-			made := s.spares.Load()
+			made := s.dialed.Load()
 			c, _ := take(t, s, claimOf(key, "me"), ttl, false)
 			mustRelease(t, s, c)
-			return s.spares.Load() - made
+			return s.dialed.Load() - made
 		}
 		if n := pair("k1"); n == 0 {
-			t.Error("not concluded: nobody else was asked")
+			t.Error("not concluded: no other member was asked")
 		}
 		if n := pair("k2"); n != 0 {
 			t.Errorf("%d others were asked although answers come", n)
@@ -171,13 +171,13 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	k := tap(s)
 	k.before = func(int, *pb.TxnRequest) error {
-		<-time.After(alonePatience * 3 / 2)
+		<-time.After(hedgeWithoutTTL * 3 / 2)
 		return nil
 	}
 	if d, err := s.Take(t.Context(), asks("k", fifty, 1)); err != nil || !d.OK {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if n := s.spares.Load(); n != 0 {
+	if n := s.dialed.Load(); n != 0 {
 		t.Errorf("%d others were asked", n)
 	}
 	var work sync.WaitGroup
@@ -236,8 +236,8 @@ func TestAcquireBesideAMemberThatHangs(t *testing.T) {
 		for n := range 12 {
 			pair(n)
 		}
-		if s.spares.Load() == 0 {
-			t.Error("not concluded: nobody else was asked")
+		if s.dialed.Load() == 0 {
+			t.Error("not concluded: no other member was asked")
 		}
 	})
 }
@@ -351,7 +351,7 @@ func TestServerSetBack(t *testing.T) {
 		_, err := other.Acquire(t.Context(), driver.Request{Claim: claimOf("back", "other"), TTL: lasting})
 		return err == nil
 	})
-	eventually(t, "the queue is watched anew", time.Minute, func() bool {
+	eventually(t, "the queue is watched again", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		k := s.keys["since"]
@@ -416,7 +416,7 @@ func TestNamesThatComeBack(t *testing.T) {
 	eventually(t, "all leases were looked at", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return !s.seekingStrays
+		return !s.findingLeftovers
 	})
 	eventually(t, "what was acquired since is lost", time.Minute, func() bool {
 		return errors.Is(s.Release(t.Context(), again), driver.ErrLost)
@@ -429,7 +429,7 @@ func TestNamesThatComeBack(t *testing.T) {
 		}
 		return r.State == driver.Held
 	})
-	if s.past.sight().life != 0 {
+	if s.history.now().restores != 0 {
 		t.Error("it did show: the test is of no use")
 	}
 }

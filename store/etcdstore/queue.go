@@ -17,8 +17,8 @@ import (
 // dir is the prefix of the names of all contenders for a key.
 func (s *Store) dir(key string) string { return s.prefix + key + "/" }
 
-// afterDir is the end of the range that begins with dir: "0" follows "/".
-func afterDir(dir string) string { return dir[:len(dir)-1] + "0" }
+// dirEnd is the end of the range that begins with dir: "0" follows "/".
+func dirEnd(dir string) string { return dir[:len(dir)-1] + "0" }
 
 // keyOf is the reverse of dir: a contender's name has no slash, so the key ends at the
 // last slash of the full name, even if it contains others.
@@ -31,17 +31,17 @@ func (s *Store) keyOf(name string) (key string, ok bool) {
 	return rest[:slash], true
 }
 
-// place is the process's nth name in the queue of one key. The names are few and are
+// ownName is the process's nth name in the queue of one key. The names are few and are
 // used again: every name that was ever used slows the server down until the next
 // compaction.
-func (s *Store) place(dir string, n int) string {
+func (s *Store) ownName(dir string, n int) string {
 	if n == 0 {
 		return dir + s.process
 	}
 	return dir + s.process + "-" + strconv.Itoa(n)
 }
 
-// value is what a contender's name holds, for people with etcdctl and for
+// value is what a contender's name holds, for people who use etcdctl and for
 // other processes.
 type value struct {
 	Baton    int    `json:"baton"` // the format; 1
@@ -140,16 +140,16 @@ func find(queue []contender, id string) int {
 	return slices.IndexFunc(queue, func(c contender) bool { return !c.foreign && c.ID == id })
 }
 
-// A line is one key's queue, updated name by name. An update costs about the same
+// A queueIndex is one key's queue, updated name by name. An update costs about the same
 // whatever the length.
-type line struct {
-	queue []contender      // in order
-	revs  map[string]int64 // when each name was made
-	bare  int              // how many names have no lease
+type queueIndex struct {
+	queue        []contender      // in order
+	revs         map[string]int64 // when each name was made
+	withoutLease int              // how many names have no lease
 }
 
-func newLine(queue []contender) line {
-	l := line{queue: queue, revs: make(map[string]int64, len(queue))}
+func newQueueIndex(queue []contender) queueIndex {
+	l := queueIndex{queue: queue, revs: make(map[string]int64, len(queue))}
 	for _, c := range queue {
 		l.count(c, 1)
 		l.revs[c.name] = c.rev
@@ -157,19 +157,19 @@ func newLine(queue []contender) line {
 	return l
 }
 
-func (l *line) count(c contender, n int) {
+func (l *queueIndex) count(c contender, n int) {
 	if c.lease == 0 {
-		l.bare += n
+		l.withoutLease += n
 	}
 }
 
 // at returns the index of the contender with that age, or where it would be.
-func (l *line) at(rev int64, name string) (i int, ok bool) {
+func (l *queueIndex) at(rev int64, name string) (i int, ok bool) {
 	return slices.BinarySearchFunc(l.queue, contender{rev: rev, name: name}, byAge)
 }
 
 // before returns the contender right before the one with that age.
-func (l *line) before(rev int64, name string) (before contender, ok bool) {
+func (l *queueIndex) before(rev int64, name string) (before contender, ok bool) {
 	i, ok := l.at(rev, name)
 	if !ok || i == 0 {
 		return before, false
@@ -179,19 +179,19 @@ func (l *line) before(rev int64, name string) (before contender, ok bool) {
 
 // last returns the youngest contender other than the one with that name. ok is false if
 // there is none, or if a name of the queue is not a lock.
-func (l *line) last(but string) (last contender, ok bool) {
+func (l *queueIndex) last(but string) (last contender, ok bool) {
 	n := len(l.queue)
 	if n > 0 && l.queue[n-1].name == but {
 		n--
 	}
-	if n == 0 || l.bare > 0 {
+	if n == 0 || l.withoutLease > 0 {
 		return last, false
 	}
 	return l.queue[n-1], true
 }
 
 // remove returns what it has removed, if the name was there.
-func (l *line) remove(name string) (gone contender, ok bool) {
+func (l *queueIndex) remove(name string) (gone contender, ok bool) {
 	rev, ok := l.revs[name]
 	if !ok {
 		return gone, false
@@ -211,7 +211,7 @@ func (l *line) remove(name string) (gone contender, ok bool) {
 
 // put notes a name that was made, or whose value or lease has changed. It returns the
 // older contender of that name that it replaced, if any.
-func (l *line) put(c contender) (gone contender, ok bool) {
+func (l *queueIndex) put(c contender) (gone contender, ok bool) {
 	if i, ok := l.at(c.rev, c.name); ok {
 		l.count(l.queue[i], -1)
 		l.count(c, 1)
@@ -228,7 +228,7 @@ func (l *line) put(c contender) (gone contender, ok bool) {
 
 // list reads the queue of a key.
 func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
-	resp, err := s.read(ctx, alonePatience, rangeRequest(k.dir))
+	resp, err := s.read(ctx, hedgeWithoutTTL, rangeRequest(k.dir))
 	if err != nil {
 		return nil, readFailure(ctx, err)
 	}

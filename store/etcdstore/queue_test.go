@@ -35,11 +35,11 @@ func TestKeysBelowKeys(t *testing.T) {
 }
 
 // A queue that is updated name by name is the same as one that is searched each time.
-func TestLine(t *testing.T) {
+func TestQueueIndex(t *testing.T) {
 	for seed := range uint64(200) {
 		dice := rand.New(rand.NewPCG(seed, 0))
 		var plain []contender
-		l := newLine(nil)
+		l := newQueueIndex(nil)
 		for rev := int64(1); rev < 100; rev++ {
 			c := contender{name: fmt.Sprint("name ", dice.IntN(12)), rev: rev, mod: rev, lease: dice.Int64N(3)}
 			i := slices.IndexFunc(plain, func(e contender) bool { return e.name == c.name })
@@ -112,15 +112,15 @@ func TestLine(t *testing.T) {
 
 // Claims of one key that another process has made are found by one listing of its
 // queue, however many are asked for.
-func TestStrangersOfOneLine(t *testing.T) {
+func TestUnknownClaimsOfOneQueue(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 4)
-		crowd := crowded(t, s[:3])
+		claims := fillQueue(t, s[:3])
 		spy := spyOn(s[3])
 		want := []driver.State{driver.Held, driver.Waiting, driver.Waiting}
-		for i, r := range s[3].Renew(t.Context(), crowd, long) {
+		for i, r := range s[3].Renew(t.Context(), claims, long) {
 			if r.State != want[i] {
 				t.Errorf("number %d is %v (%v), want %v", i, r.State, r.Err, want[i])
 			}

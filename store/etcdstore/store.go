@@ -26,7 +26,7 @@ import (
 
 // Server says where etcd is, for Open.
 type Server struct {
-	// Endpoints are host:port pairs of some members, better of all.
+	// Endpoints are host:port pairs, of all members if possible.
 	Endpoints []string
 
 	// Username and Password log in. Default to none.
@@ -54,8 +54,7 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s.owned, s.server = true, &at
-	// A caller that may not read the locks, or has mistyped the endpoints, hears of it
-	// now.
+	// Wrong endpoints, or a user that may not read the locks, fail here.
 	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
 		s.Close()
 		return nil, err
@@ -64,7 +63,7 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 }
 
 // connect makes a client. The client logs in, if at all, before it is returned, and
-// bounds that by its own time-out only.
+// bounds that only by its own time-out.
 func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	type made struct {
 		client *clientv3.Client
@@ -120,8 +119,8 @@ func clientConfig(at Server) clientv3.Config {
 
 		DialTimeout: 5 * time.Second,
 		// The shortest that gRPC allows. Where the system can, a connection on which
-		// nothing is acknowledged ends after the time-out. Members take pings on a
-		// connection without a stream for an attack, and close it; a process that holds
+		// nothing is acknowledged ends after the time-out. Members close a
+		// connection that is pinged without a stream; a process that holds
 		// or waits has a stream.
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 2 * time.Second,
@@ -151,23 +150,23 @@ type Store struct {
 	workers *workers.Pool
 	batch   *batch.Batcher[*item]
 	limits  *limiter
-	past    past
-	alive   keeper
-	spares  atomic.Uint32 // how many connections spare was asked for
-	answers pace
+	history history
+	alive   keepAliveStream
+	dialed  atomic.Uint32 // how many connections dialNext was asked for
+	latency latency
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
 	work    sync.WaitGroup
 
-	mu     sync.Mutex
-	keys   map[string]*lock
-	leases map[int64]*lease // by class
-	former []*lease         // leases that another has replaced and that have not ended
-	house  housekeeping
-	closed bool
+	mu      sync.Mutex
+	keys    map[string]*lock
+	leases  map[int64]*lease // by class
+	former  []*lease         // leases that another has replaced and that have not ended
+	cleaner cleaner
+	closed  bool
 
-	strayRounds   int  // incremented whenever the leases may have strays
-	seekingStrays bool // a goroutine looks for strays
+	leftoverRounds   int  // incremented whenever the leases may have leftovers
+	findingLeftovers bool // a goroutine searches for leftovers
 }
 
 var (
@@ -200,7 +199,7 @@ func (s *Store) Traits() driver.Traits { return traits }
 
 // Config says how a store works. The zero value is fine.
 type Config struct {
-	// Prefix and a slash stand before the name of every lock. Defaults to none, so
+	// Prefix and a slash begin the name of every lock. Defaults to none, so
 	// that a lock's name on the server is its key. A slash at its end changes nothing.
 	Prefix string
 }
@@ -215,12 +214,12 @@ type Config struct {
 // default pauses for up to two minutes).
 func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	s := &Store{
-		client: client,
-		leaser: clientv3.RetryLeaseClient(client),
-		keys:   map[string]*lock{},
-		leases: map[int64]*lease{},
-		house:  housekeeping{later: map[*claim]*sweep{}},
-		limits: newLimiter(),
+		client:  client,
+		leaser:  clientv3.RetryLeaseClient(client),
+		keys:    map[string]*lock{},
+		leases:  map[int64]*lease{},
+		cleaner: cleaner{later: map[*claim]*sweep{}},
+		limits:  newLimiter(),
 		// Other processes see it in the queue; nothing relies on it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}
@@ -230,11 +229,11 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		}
 		s.prefix += "/"
 	}
-	s.kv = led{clientv3.RetryKVClient(client), s}
+	s.kv = leaderKV{clientv3.RetryKVClient(client), s}
 	// A member without a leader ends watches, too.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	s.workers = workers.New(s.ctx, maxFlying)
-	s.batch = s.newBatcher(unhurried)
+	s.batch = s.newBatcher(lingerTime)
 	return s, nil
 }
 
@@ -247,7 +246,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.house.stopLocked()
+	s.cleaner.stopLocked()
 	s.mu.Unlock()
 	s.stop()
 	s.work.Wait()

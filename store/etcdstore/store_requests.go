@@ -22,10 +22,10 @@ const (
 	maxFlying   = 2                      // transactions under way: one is written while the next is made up
 	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not keep others back
 	requestTime = 5 * time.Second        // when a request is given up: a server that is alive answers before
-	unhurried   = 4 * time.Millisecond   // how long an item that is in no hurry waits for others
+	lingerTime  = 4 * time.Millisecond   // how long an item that may linger waits for others
 
-	// alonePatience is the patience for a request that has no TTL.
-	alonePatience = requestTime / 5
+	// hedgeWithoutTTL is hedgeAfter for a request that has no TTL.
+	hedgeWithoutTTL = requestTime / 5
 )
 
 // An item is one conditional transaction about one name.
@@ -38,18 +38,18 @@ type item struct {
 	txn  *pb.TxnRequest
 	on   []*lease      // the leases that it may put the name on
 	ttl  time.Duration // of the claim; 0: not known
-	keys [2]batch.Key  // room for what travels returns
+	keys [2]batch.Key  // room for what batchKeys returns
 
-	wrapped bool // txn's failure branch is a transaction that asks for more
-	patient bool // it is in no hurry: it goes with others if there are any soon
+	wrapped   bool // txn's failure branch is a transaction that asks for more
+	mayLinger bool // it waits for up to lingerTime for others to go with
 
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it
 	err  error // of package driver
 
-	again      bool      // it may have been done before, so that it finds its own effect
-	twice      bool      // several members were asked: it may be done once more
-	left       bool      // its caller no longer waits for the answer; guarded by Store.mu
+	repeated   bool      // it may have been done before, so that it finds its own effect
+	hedged     bool      // several members were asked: it may be done once more
+	abandoned  bool      // its caller no longer waits for the answer; guarded by Store.mu
 	unresolved time.Time // the unresolved of the claim before that
 }
 
@@ -62,20 +62,20 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 }
 
 // newBatcher joins the transactions of items.
-func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
+func (s *Store) newBatcher(linger time.Duration) *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
 		Max: maxBatch, InFlight: maxFlying, Stuck: stuckAfter,
-		Keys:    (*item).travels,
+		Keys:    (*item).batchKeys,
 		Kind:    (*item).kind,
-		Patient: func(it *item) bool { return it.patient }, Linger: patience,
+		Patient: func(it *item) bool { return it.mayLinger }, Linger: linger,
 	})
 }
 
-// travels keeps apart what the server refuses in one transaction, two items about one
+// batchKeys keeps apart what the server refuses in one transaction, two items about one
 // name, and two puts for one key: they would share their revision, and so their
 // position.
-func (it *item) travels() []batch.Key {
+func (it *item) batchKeys() []batch.Key {
 	it.keys[0] = batch.Key{Name: it.name, Rule: batch.Once | batch.Order}
 	if !it.puts {
 		return it.keys[:1]
@@ -119,9 +119,9 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
-	after := all[0].patience()
+	after := all[0].hedgeAfter()
 	for _, it := range all {
-		after = min(after, it.patience())
+		after = min(after, it.hedgeAfter())
 	}
 	resp, twice, err := s.txn(ctx, after, txn)
 	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
@@ -130,14 +130,14 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 		// may have done something: then it still does what needs no space.
 		var work sync.WaitGroup
 		for _, it := range all {
-			it.again, it.twice = full || twice, twice
+			it.repeated, it.hedged = full || twice, twice
 			work.Go(func() { s.sendAlone(it) })
 		}
 		work.Wait()
 		return
 	}
 	for i, it := range all {
-		it.again, it.twice = twice, twice
+		it.repeated, it.hedged = twice, twice
 		var own *pb.TxnResponse
 		if err == nil {
 			own = answerOf(resp.Responses[i])
@@ -149,9 +149,9 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 func (s *Store) sendAlone(it *item) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
-	resp, twice, err := s.txn(ctx, it.patience(), it.txn)
-	it.again, it.twice = it.again || twice, it.twice || twice
-	if err != nil && it.again {
+	resp, twice, err := s.txn(ctx, it.hedgeAfter(), it.txn)
+	it.repeated, it.hedged = it.repeated || twice, it.hedged || twice
+	if err != nil && it.repeated {
 		err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, rpctypes.Error(err))
 	} else {
 		err = failure(ctx, err)
@@ -159,8 +159,8 @@ func (s *Store) sendAlone(it *item) {
 	it.answered(resp, resp.GetHeader().GetRevision(), err)
 }
 
-// errTwice says that a request finds things not as they should be, perhaps because it
-// has changed them itself.
+// errTwice says that a condition of a request did not hold, perhaps because the request
+// itself had taken effect before.
 var errTwice = errors.New("it was asked for twice, and the first time may have had the effect")
 
 // answered sets the outcome.
@@ -168,7 +168,7 @@ func (it *item) answered(resp *pb.TxnResponse, rev int64, err error) {
 	switch {
 	case err != nil:
 		it.err = err
-	case it.again && !resp.Succeeded && !it.puts:
+	case it.repeated && !resp.Succeeded && !it.puts:
 		it.err = fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, errTwice)
 	default:
 		it.resp, it.rev = resp, rev
@@ -176,42 +176,42 @@ func (it *item) answered(resp *pb.TxnResponse, rev int64, err error) {
 	it.Finish()
 }
 
-func (it *item) patience() time.Duration {
+func (it *item) hedgeAfter() time.Duration {
 	switch {
 	case it.once:
 		return 2 * requestTime // requestTime ends it before
 	case it.ttl == 0:
-		return alonePatience
+		return hedgeWithoutTTL
 	}
-	return patienceFor(it.ttl)
+	return hedgeAfter(it.ttl)
 }
 
-// led makes a member without a leader refuse at once, instead of waiting for one, and
+// leaderKV makes a member without a leader refuse at once, instead of waiting for one, and
 // takes answers of any size: a request whose answer is refused for its size has had its
 // effect. The store sees all answers.
-type led struct {
+type leaderKV struct {
 	pb.KVClient
 	store *Store
 }
 
 var anySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
 
-func (k led) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
-	at := k.store.past.sight()
+func (k leaderKV) Txn(ctx context.Context, r *pb.TxnRequest, opts ...grpc.CallOption) (*pb.TxnResponse, error) {
+	at := k.store.history.now()
 	resp, err := k.KVClient.Txn(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 	k.store.answered(at, resp.GetHeader(), err)
 	return resp, err
 }
 
-func (k led) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
-	at := k.store.past.sight()
+func (k leaderKV) Range(ctx context.Context, r *pb.RangeRequest, opts ...grpc.CallOption) (*pb.RangeResponse, error) {
+	at := k.store.history.now()
 	resp, err := k.KVClient.Range(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 	k.store.answered(at, resp.GetHeader(), err)
 	return resp, err
 }
 
-func (k led) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
-	at := k.store.past.sight()
+func (k leaderKV) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opts ...grpc.CallOption) (*pb.DeleteRangeResponse, error) {
+	at := k.store.history.now()
 	resp, err := k.KVClient.DeleteRange(clientv3.WithRequireLeader(ctx), r, append(opts, anySize)...)
 	k.store.answered(at, resp.GetHeader(), err)
 	return resp, err
@@ -253,17 +253,17 @@ func onLease(name string, lease int64) *pb.Compare {
 	}
 }
 
-// nobody is true if no name begins with dir.
-func nobody(dir string) *pb.Compare {
+// noNames is true if no name begins with dir.
+func noNames(dir string) *pb.Compare {
 	c := createRev(dir, 0)
-	c.RangeEnd = []byte(afterDir(dir))
+	c.RangeEnd = []byte(dirEnd(dir))
 	return c
 }
 
-// nobodySince is true if no name that begins with dir was made after rev. With
-// rev 0 it is the same as nobody.
-func nobodySince(dir string, rev int64) *pb.Compare {
-	c := nobody(dir)
+// noNamesSince is true if no name that begins with dir was made after rev. With
+// rev 0 it is the same as noNames.
+func noNamesSince(dir string, rev int64) *pb.Compare {
+	c := noNames(dir)
 	if rev > 0 {
 		c.Result, c.TargetUnion = pb.Compare_LESS, &pb.Compare_CreateRevision{CreateRevision: rev + 1}
 	}
@@ -288,14 +288,14 @@ func get(name string) *pb.RequestOp {
 
 func listing(dir string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
-		Key: []byte(dir), RangeEnd: []byte(afterDir(dir)),
+		Key: []byte(dir), RangeEnd: []byte(dirEnd(dir)),
 	}}}
 }
 
 // oldest reads the head of the queue alone.
 func oldest(dir string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
-		Key: []byte(dir), RangeEnd: []byte(afterDir(dir)),
+		Key: []byte(dir), RangeEnd: []byte(dirEnd(dir)),
 		SortTarget: pb.RangeRequest_CREATE, SortOrder: pb.RangeRequest_ASCEND, Limit: 1,
 	}}}
 }

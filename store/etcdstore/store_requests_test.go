@@ -86,21 +86,21 @@ func TestMergedWithABadOne(t *testing.T) {
 	}
 }
 
-// Positions are in no hurry, and go with the next item: together they are one
+// Positions linger, and go with the next item: together they are one
 // transaction.
-func TestPlacesGoWithOthers(t *testing.T) {
+func TestPositionsShareATransaction(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	b := s.newBatcher(time.Hour)
-	patient := []*item{putOf(t, "a", true), putOf(t, "b", true)}
+	lingering := []*item{putOf(t, "a", true), putOf(t, "b", true)}
 	var work sync.WaitGroup
-	gather(t, b, &work, patient...)
+	gather(t, b, &work, lingering...)
 	urgent := putOf(t, "c", false)
 	if err := b.Do(t.Context(), urgent); err != nil {
 		t.Error(err)
 	}
 	work.Wait()
-	for _, it := range patient {
+	for _, it := range lingering {
 		if it.rev != urgent.rev {
 			t.Errorf("revision %d, want %d as all of them", it.rev, urgent.rev)
 		}
@@ -117,14 +117,14 @@ func TestPlacesGoWithOthers(t *testing.T) {
 	work.Wait()
 }
 
-// Each position has its own patience: that of one which has gone with others does not
+// Each position has its own time to linger: that of one which has gone with others does not
 // send the next one alone.
-func TestPatienceIsOfEachPlace(t *testing.T) {
+func TestEachPositionLingersByItself(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	b := s.newBatcher(500 * time.Millisecond)
-	do := func(name string, patient bool) {
-		if err := b.Do(t.Context(), putOf(t, name, patient)); err != nil {
+	do := func(name string, lingering bool) {
+		if err := b.Do(t.Context(), putOf(t, name, lingering)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -141,14 +141,14 @@ func TestPatienceIsOfEachPlace(t *testing.T) {
 
 // Behind another claim of the process a new position goes with the next release: one
 // transaction for the two. Behind a claim of another process it goes at once.
-func TestPlaceGoesWithARelease(t *testing.T) {
+func TestPositionSharesARelease(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {
 		s := openOn(t, testserver.SharedEtcd(t), 2)
 		me := s[0]
 		spy := spyOn(me)
-		crowd := crowded(t, []*Store{me, me, me})
+		claims := fillQueue(t, []*Store{me, me, me})
 		resume := me.batch.Pause()
 		spy.reset()
 		got := make(chan driver.Grant, 1)
@@ -162,17 +162,17 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 		}()
 		queued(t, me.batch, 1)
 		me.mu.Lock()
-		if !me.claimLocked(c).item.patient {
+		if !me.claimLocked(c).item.mayLinger {
 			t.Error("it would not wait for others")
 		}
 		me.mu.Unlock()
 		var work sync.WaitGroup
-		work.Go(func() { mustRelease(t, me, crowd[0]) })
+		work.Go(func() { mustRelease(t, me, claims[0]) })
 		queued(t, me.batch, 2)
 		resume()
 		work.Wait()
-		if g := <-got; !g.Waiting || g.Ticket <= crowd[2].Ticket {
-			t.Errorf("%+v, want a place behind %d", g, crowd[2].Ticket)
+		if g := <-got; !g.Waiting || g.Ticket <= claims[2].Ticket {
+			t.Errorf("%+v, want a position behind %d", g, claims[2].Ticket)
 		}
 		if n := len(spy.about(me.dir("k"))); n != 1 {
 			t.Errorf("%d transactions, want one", n)
@@ -180,8 +180,8 @@ func TestPlaceGoesWithARelease(t *testing.T) {
 		me.mu.Lock()
 		defer me.mu.Unlock()
 		k := me.keys["k"]
-		k.mirror.line.queue[1].ID = driver.NewID()
-		if k.soonLocked() {
+		k.mirror.index.queue[1].ID = driver.NewID()
+		if k.mayLingerLocked() {
 			t.Error("it counts on a release of another process")
 		}
 	})

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A watch is a caller that wants to be told of a claim.
+// A watch is a caller of Watch.
 type watch struct{ wake func(driver.Hint) }
 
 // Watch calls wake when c may have been granted or lost: see driver.Watcher.
@@ -58,14 +58,14 @@ func (k *lock) waitedForLocked() bool {
 
 // A mirror is the queue of one key as the server's events tell it. It shows a grant or
 // a loss without a request. It may lag or miss events, so nothing depends on it alone:
-// every waiter asks again and again all the same. Guarded by Store.mu.
+// every waiter polls all the same. Guarded by Store.mu.
 type mirror struct {
-	stop   context.CancelFunc
-	anew   context.CancelFunc // ends the watch, so that another one begins
-	idle   time.Time          // since when it has been unused; zero: it is in use
-	synced bool
-	rev    int64 // the revision of the listing
-	line   line
+	stop    context.CancelFunc
+	restart context.CancelFunc // ends the watch, so that another one begins
+	idle    time.Time          // since when it has been unused; zero: it is in use
+	synced  bool
+	rev     int64 // the revision of the listing
+	index   queueIndex
 }
 
 // mirrorLocked opens the mirror of a lock.
@@ -83,7 +83,7 @@ func (s *Store) mirrorLocked(k *lock) {
 			s.mu.Unlock()
 		}
 	})
-	s.dueLocked(bootclock.Coarse().Add(mirrorLinger))
+	s.cleanByLocked(bootclock.Coarse().Add(mirrorLinger))
 }
 
 // lastLocked returns the youngest known contender other than the one with that name. ok
@@ -92,7 +92,7 @@ func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return last, false
 	}
-	return k.mirror.line.last(but)
+	return k.mirror.index.last(but)
 }
 
 // beforeLocked returns the contender right before a claim, if the mirror knows it.
@@ -100,20 +100,20 @@ func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return before, false
 	}
-	return k.mirror.line.before(c.rev, c.name)
+	return k.mirror.index.before(c.rev, c.name)
 }
 
-// soonLocked reports whether a claim that joins the queue can wait a little to share a
+// mayLingerLocked reports whether a claim that joins the queue can wait a little to share a
 // transaction: a claim of this process is the next to hold, and another contender waits
 // behind it, so the queue does not run empty and a release is likely to come first.
-func (k *lock) soonLocked() bool {
-	q := k.mirror.line.queue
+func (k *lock) mayLingerLocked() bool {
+	q := k.mirror.index.queue
 	return len(q) > 2 && !q[1].foreign && k.claims[q[1].ID] != nil
 }
 
-// lingerLocked closes the mirror of a lock that was unused for a while. Otherwise it
+// closeIdleLocked closes the mirror of a lock that was unused for a while. Otherwise it
 // says when to look again.
-func (s *Store) lingerLocked(k *lock, now time.Time) (at time.Time, ok bool) {
+func (s *Store) closeIdleLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 	m := k.mirror
 	switch {
 	case m == nil:
@@ -141,28 +141,28 @@ func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s.mu.Lock()
-	m.anew = cancel
+	m.restart = cancel
 	s.mu.Unlock()
-	events := s.client.Watcher.Watch(watching, k.dir, clientv3.WithRange(afterDir(k.dir)), clientv3.WithCreatedNotify())
+	events := s.client.Watcher.Watch(watching, k.dir, clientv3.WithRange(dirEnd(k.dir)), clientv3.WithCreatedNotify())
 	for resp := range events {
 		switch {
 		case resp.Err() != nil:
-			return s.rest(ctx)
+			return s.pause(ctx)
 		case resp.Created:
 			list, err := s.kv.Range(watching, rangeRequest(k.dir))
 			if err != nil {
-				return s.rest(ctx)
+				return s.pause(ctx)
 			}
 			s.listed(k, m, list.Header.Revision, contenders(k.dir, k.key, list.Kvs))
 		default:
 			s.changed(k, m, resp.Events)
 		}
 	}
-	return s.rest(ctx)
+	return s.pause(ctx)
 }
 
-// rest pauses, so that a server that has trouble is not asked without a break.
-func (s *Store) rest(ctx context.Context) (again bool) {
+// pause waits a little, so that a server in trouble is not asked without a break.
+func (s *Store) pause(ctx context.Context) (again bool) {
 	t := time.NewTimer(50 * time.Millisecond)
 	defer t.Stop()
 	select {
@@ -181,22 +181,22 @@ func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
 		return gone, false
 	}
 	if e.Type == mvccpb.Event_DELETE {
-		return m.line.remove(string(e.Kv.Key))
+		return m.index.remove(string(e.Kv.Key))
 	}
 	c, ok := contenderOf(k.dir, k.key, e.Kv)
 	if !ok {
 		return gone, false
 	}
-	return m.line.put(c)
+	return m.index.put(c)
 }
 
 // listed takes a listing of the queue.
 func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	var wake []func()
 	s.mu.Lock()
-	m.synced, m.rev, m.line = true, rev, newLine(queue)
+	m.synced, m.rev, m.index = true, rev, newQueueIndex(queue)
 	for _, c := range k.claims {
-		if c.rev > 0 && c.rev <= rev && !c.leaving && m.line.revs[c.name] != c.rev {
+		if c.rev > 0 && c.rev <= rev && !c.releasing && m.index.revs[c.name] != c.rev {
 			wake = append(wake, s.endLocked(c)...)
 			s.forgetLocked(c)
 		}
@@ -217,7 +217,7 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 		if !ok {
 			continue
 		}
-		if c := k.claims[gone.ID]; c != nil && !gone.foreign && c.name == gone.name && c.rev == gone.rev && !c.leaving {
+		if c := k.claims[gone.ID]; c != nil && !gone.foreign && c.name == gone.name && c.rev == gone.rev && !c.releasing {
 			wake = append(wake, s.endLocked(c)...)
 			s.forgetLocked(c)
 		}
@@ -229,10 +229,10 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 	}
 }
 
-// grantedLocked finds the claims of this process that have come to hold.
+// grantedLocked finds the claims of this process that have got the lock.
 func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	now := bootclock.Coarse()
-	for _, e := range m.line.queue[:holders(m.line.queue)] {
+	for _, e := range m.index.queue[:holders(m.index.queue)] {
 		c := k.claims[e.ID]
 		if c == nil || e.foreign || c.held || c.name != e.name || c.rev != 0 && c.rev != e.rev {
 			continue
@@ -247,20 +247,20 @@ func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	return wake
 }
 
-// claimTTL is how long a grant stands that the claim's owner has not asked for, counted
+// claimTTL is how long a grant lasts that the claim's owner has not asked for, counted
 // from when the last request was sent that was answered with "waiting".
 func (c *claim) claimTTL() time.Duration {
-	ttl := min(driver.ClaimTTL, promise(c.ttl))
+	ttl := min(driver.ClaimTTL, effectiveTTL(c.ttl))
 	if c.lease != nil {
 		ttl = min(ttl, c.lease.end.Sub(c.sent))
 	}
 	return ttl
 }
 
-// anewLocked ends the watch, so that another one begins and lists the queue again.
-func (m *mirror) anewLocked() {
+// restartWatchLocked ends the watch, so that another one begins and lists the queue again.
+func (m *mirror) restartWatchLocked() {
 	m.synced, m.idle = false, time.Time{}
-	if m.anew != nil {
-		m.anew()
+	if m.restart != nil {
+		m.restart()
 	}
 }

@@ -87,7 +87,7 @@ func TestCompactionUnderAWaiter(t *testing.T) {
 
 // Trap 7: after a lost connection the store lists the queue again, so that a hint tells
 // what happened meanwhile.
-func TestReconnectListsAnew(t *testing.T) {
+func TestReconnectListsAgain(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
 	steady(t, func(t testing.TB) {

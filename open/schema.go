@@ -56,11 +56,5 @@ func Migrate(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	// Opening accepts tables that are enough for locks; Migrate makes all of them.
-	if m, ok := store.(interface{ Migrate(context.Context) error }); ok {
-		if err = m.Migrate(ctx); err != nil {
-			err = &openError{a.String(), a.secrets(), err}
-		}
-	}
-	return errors.Join(err, store.Close())
+	return store.Close()
 }

@@ -103,19 +103,12 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	}
 	all = judge(v)
 
-	wrong, older, err := schemaProblems(ctx, s.single)
+	wrong, err := schemaProblems(ctx, s.single)
 	if err != nil {
 		return all, err
 	}
 	if len(wrong) > 0 {
 		all = append(all, schemaFinding(wrong))
-	}
-	for _, table := range older {
-		all = append(all, driver.Finding{
-			Name: "schema", Severity: driver.Note,
-			What: noTable(table) + ": " + later[table],
-			Mend: "run baton schema apply",
-		})
 	}
 	rows, err := s.single.QueryContext(ctx, `SELECT TABLE_NAME, IFNULL(ENGINE,'none') FROM information_schema.TABLES
 		WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME IN `+tableList+` AND IFNULL(ENGINE,'none')<>'InnoDB' ORDER BY TABLE_NAME`)

@@ -143,6 +143,14 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	d = shared(t)
+	d.wrap(t, d.config())
+	d.exec(t, "ALTER TABLE baton_claim COMMENT 'baton waiters and shared holders, schema 2'")
+	for _, err := range []error{Migrate(t.Context(), d.plain), second(New(t.Context(), d.plain))} {
+		if !errors.Is(err, ErrSchema) || !strings.Contains(fmt.Sprint(err), "baton_claim is not of schema 1") {
+			t.Errorf("a newer table: %v", err)
+		}
+	}
+	d = shared(t)
 	d.exec(t, "DROP TABLE baton_lock, baton_claim")
 	if _, err := New(t.Context(), d.plain); !errors.Is(err, ErrSchema) {
 		t.Errorf("without tables: %v", err)

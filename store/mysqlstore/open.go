@@ -44,9 +44,7 @@ const (
 )
 
 // Open connects to a database with connections of the Store's own, and makes the tables
-// if they are missing. If only the table of records is missing and cannot be made, for
-// example because the user may not, only records fail, with ErrSchema. The context
-// bounds Open only. The errors are those of New.
+// if they are missing. The context bounds Open only. The errors are those of New.
 func Open(ctx context.Context, c Server) (*Store, error) { return open(ctx, c, standard) }
 
 func open(ctx context.Context, c Server, opts options) (*Store, error) {
@@ -83,9 +81,6 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 		s.slow.Close()
 		s.apart.Close()
 		return nil, err
-	}
-	if opened.older {
-		_ = Migrate(ctx, s.single) // requests for what is missing tell if that failed
 	}
 	return opened, nil
 }

@@ -3,8 +3,6 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
@@ -13,8 +11,7 @@ import (
 var _ limits.Overrider = (*Store)(nil)
 
 // SetOverride implements limits.Overrider, by the server's clock. On a Store from Open it
-// takes two round trips. Without the table of overrides it fails with ErrSchema and
-// errors.ErrUnsupported.
+// takes two round trips.
 func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
 	if err := limits.CheckOverride(o, keep); err != nil {
 		return err
@@ -50,11 +47,10 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 	if err == nil && full {
 		err = &limits.OverridesFullError{Key: o.Key, Store: traits.Store}
 	}
-	return withoutOverrides(err)
+	return err
 }
 
-// Overrides implements limits.Overrider, in a transaction that locks nothing. Without the
-// table of overrides it fails with ErrSchema and errors.ErrUnsupported.
+// Overrides implements limits.Overrider, in a transaction that locks nothing.
 func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
 	err = s.call(ctx, func(ctx context.Context) (unsure bool, err error) {
 		all = nil
@@ -73,15 +69,7 @@ func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error
 		return false, err
 	})
 	if err != nil {
-		return nil, withoutOverrides(err)
+		return nil, err
 	}
 	return all, nil
-}
-
-// withoutOverrides says in the error of a database without the table that the rest works.
-func withoutOverrides(err error) error {
-	if errors.Is(err, ErrSchema) {
-		return fmt.Errorf("%w: overrides of limits: %w", err, errors.ErrUnsupported)
-	}
-	return err
 }

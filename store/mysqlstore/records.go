@@ -35,8 +35,6 @@ const (
 // commits. What was recorded is durable before it is answered, as locks are. A
 // fail-over to a replica that lags may forget it: then the operation can happen
 // again.
-//
-// Without the table of records it fails with ErrSchema.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err

@@ -2,7 +2,6 @@ package mysqlstore
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -251,44 +250,4 @@ func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-}
-
-// A database that is older than records goes on with locks and limits, also by
-// users who may not change it. Records say what to do.
-func TestRecordsInAnOldDatabase(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t, testserver.SharedMariaDB(t))
-	d.exec(t, "DROP TABLE baton_record")
-	user := "u" + strings.ToLower(rand.Text()[:10])
-	d.exec(t, "CREATE USER "+user)
-	d.exec(t, "GRANT SELECT,INSERT,UPDATE,DELETE ON "+d.name+".* TO "+user)
-	s := d.openWith(t, func(c *Server, _ *options) { c.User = user })
-	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
-	takeOne(t, s, "k", bucketOf(1, time.Hour, 5), 1)
-	_, errBegin := s.BeginAttempt(t.Context(), attempt("k", 1), time.Hour)
-	_, errFinish := s.FinishAttempt(t.Context(), attempt("k", 1), driver.Outcome{}, time.Hour)
-	_, errFind := s.FindRecord(t.Context(), "k")
-	for _, err := range []error{errBegin, errFinish, errFind, s.ForgetRecord(t.Context(), "k")} {
-		if !errors.Is(err, ErrSchema) || !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "baton schema apply") {
-			t.Errorf("without the table: %v", err)
-		}
-	}
-	if err := s.Migrate(t.Context()); number(err) != 1142 {
-		t.Errorf("migrated by somebody who may not: %v", err)
-	}
-	if found := examine(t, s); len(found) != 1 || found[0] != "schema" {
-		t.Errorf("found %q", found)
-	}
-	if _, err := New(t.Context(), d.plain); err != nil {
-		t.Errorf("on a pool: %v", err)
-	}
-
-	owner := d.open(t) // makes the table
-	beginRecord(t, owner, "k", 1)
-	finishRecord(t, s, "k", 1, "x")
-	mustRelease(t, s, c)
-	d.exec(t, "ALTER TABLE baton_record MODIFY until DATETIME NOT NULL")
-	if found := examine(t, s); len(found) != 1 || found[0] != "schema" {
-		t.Errorf("found %q", found)
-	}
 }

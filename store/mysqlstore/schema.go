@@ -17,15 +17,15 @@ var Schema string
 
 const schemaMark = "schema 1" // in the comments of all tables
 
-// ErrSchema says that the tables are missing, or are not as this version of
-// Baton needs them.
+// ErrSchema says that tables are missing, or are not as this version of Baton needs
+// them: older or newer ones, or changed by hand.
 var ErrSchema = errors.New("its tables are missing or not those of this version: run baton schema apply")
 
 // Migrate makes the tables that are missing in the database that db is connected to. It
 // may be run at any time, by several programs at once. The context bounds it.
 func Migrate(ctx context.Context, db *sql.DB) error {
-	if older, err := checkSchema(ctx, db); err == nil && older == nil {
-		return nil // a user who may not make them need not
+	if checkSchema(ctx, db) == nil {
+		return nil // also for a user who may not make them
 	}
 	for text := range strings.SplitSeq(Schema, ";\n") {
 		lines := strings.Split(text, "\n")
@@ -42,16 +42,8 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 			return fmt.Errorf("making the tables: %w", opening(ctx, err))
 		}
 	}
-	older, err := checkSchema(ctx, db)
-	if err == nil && older != nil {
-		err = schemaRefusal([]string{noTable(older[0])})
-	}
-	return err
+	return checkSchema(ctx, db)
 }
-
-// Migrate is the function Migrate on the store's own pool. It tells why Open
-// could not make a table without which only some requests fail.
-func (s *Store) Migrate(ctx context.Context) error { return Migrate(ctx, s.single) }
 
 // columns are what the tables must have, as information_schema names them.
 var columns = map[string]string{
@@ -71,54 +63,39 @@ var columns = map[string]string{
 	"baton_override.burst": "bigint", "baton_override.until": "datetime(6)",
 }
 
-// later are the tables that came after the others, and what cannot be done without them:
-// locks and limits do without.
-var later = map[string]string{
-	"baton_record":   "operations that are to happen once cannot be recorded",
-	"baton_override": "no limit of a key can be overridden",
-}
-
 // tables are those of this package.
 var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", "baton_record", "baton_override"}
 
 // tableList is the same in SQL.
 var tableList = "('" + strings.Join(tables, "','") + "')"
 
-// checkSchema compares the tables with what this version needs. older are the later
-// tables that are missing.
-func checkSchema(ctx context.Context, db *sql.DB) (older []string, err error) {
-	wrong, older, err := schemaProblems(ctx, db)
+// checkSchema compares the tables with what this version needs.
+func checkSchema(ctx context.Context, db *sql.DB) error {
+	wrong, err := schemaProblems(ctx, db)
 	if err != nil {
-		return nil, opening(ctx, err)
+		return opening(ctx, err)
 	}
 	if len(wrong) > 0 {
-		return nil, schemaRefusal(wrong)
+		return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
 	}
-	return older, nil
+	return nil
 }
 
-func schemaRefusal(wrong []string) error {
-	return &refusal{schemaFinding(wrong), fmt.Errorf("%w (%s)", ErrSchema, wrong[0])}
-}
-
-func noTable(name string) string { return "there is no table " + name }
-
-// schemaProblems says what is wrong with the tables that there are and those that must
-// be, and which of the later ones are missing.
-func schemaProblems(ctx context.Context, db *sql.DB) (wrong, older []string, err error) {
+// schemaProblems says what is wrong with the tables, and which are missing.
+func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c
 		JOIN information_schema.TABLES t ON t.TABLE_SCHEMA=c.TABLE_SCHEMA AND t.TABLE_NAME=c.TABLE_NAME
 		WHERE c.TABLE_SCHEMA=DATABASE() AND c.TABLE_NAME IN `+tableList)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	defer rows.Close()
 	seen := make(map[string]bool)
 	for rows.Next() {
 		var table, column, kind, key, comment string
 		if err := rows.Scan(&table, &column, &kind, &key, &comment); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		seen[table] = true
 		if !seen[comment] && !strings.HasSuffix(comment, schemaMark) {
@@ -136,14 +113,11 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong, older []string, err
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	for _, table := range tables {
-		if !seen[table] && later[table] != "" {
-			older = append(older, table)
-			continue
-		} else if !seen[table] {
-			wrong = append(wrong, noTable(table))
+		if !seen[table] {
+			wrong = append(wrong, "there is no table "+table)
 			continue
 		}
 		for name := range columns {
@@ -152,5 +126,5 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong, older []string, err
 			}
 		}
 	}
-	return wrong, older, nil
+	return wrong, nil
 }

@@ -59,7 +59,6 @@ type Store struct {
 	own    bool    // all were opened here
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
-	older  bool    // one of the later tables was missing
 	guard  string  // a condition: what a statement alone does is committed
 
 	fast     fast
@@ -126,9 +125,8 @@ var standard = options{
 
 // New returns a store on a pool that the caller opened with
 // github.com/go-sql-driver/mysql, and closes after the Store. Its tables must exist:
-// see Migrate; without the table of records only records fail, with ErrSchema. A
-// contended lock costs more round trips than on a Store from Open, because the pool may
-// not take several statements at once.
+// see Migrate. A contended lock costs more round trips than on a Store from Open,
+// because the pool may not take several statements at once.
 //
 // The program must return connections to the pool as it got them. On one that comes
 // with autocommit off the store does nothing that would not be committed. One that
@@ -228,11 +226,9 @@ func (s *Store) begin(ctx context.Context) error {
 		return errors.New("mysql: no database is selected: name it in the DSN")
 	}
 	s.schema = schema.String
-	missing, err := checkSchema(ctx, s.single)
-	if err != nil {
+	if err := checkSchema(ctx, s.single); err != nil {
 		return err
 	}
-	s.older = missing != nil
 	if s.own {
 		return nil
 	}

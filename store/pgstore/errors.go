@@ -12,21 +12,16 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// SchemaError says that the store's tables and functions are not there, or are
-// of an older version. It wraps driver.ErrUnavailable.
+// SchemaError says that the store's tables and functions are missing, or are of an
+// older version than SchemaVersion. It wraps driver.ErrUnavailable.
 type SchemaError struct {
-	Found int   // the version that was found, 0 if none
+	Found int   // the older version, 0 if they are missing
 	Err   error // what the server said, may be nil
 }
 
 func (e *SchemaError) Error() string {
 	s := "postgres: Baton's tables are missing in this database and search path"
-	switch {
-	case e.Found >= recordsVersion:
-		s = fmt.Sprintf("postgres: some of Baton's tables and functions, which were of version %d, are missing", e.Found)
-	case e.Found >= enoughVersion:
-		s = fmt.Sprintf("postgres: Baton's tables are of version %d, records of operations and handles of leases need %d", e.Found, recordsVersion)
-	case e.Found > 0:
+	if e.Found > 0 {
 		s = fmt.Sprintf("postgres: Baton's tables are of version %d, this program needs %d", e.Found, SchemaVersion)
 	}
 	return s + ": run \"baton schema apply\" once, or call pgstore.Migrate"

@@ -123,16 +123,8 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
 	case f.schemaErr != nil || f.schema == 0:
 		say("schema", driver.Unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked.")
-	case f.schema < enoughVersion:
+	case f.schema < SchemaVersion:
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
-	case f.schema < recordsVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: operations that are to happen once cannot be recorded without %d.", f.schema, recordsVersion)
-	case f.schema < soundVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: several locks are taken one by one, and not in one act, and no lock is downgraded, without %d.", f.schema, soundVersion)
-	case f.schema < renameVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: the owner of a lock that is held cannot be changed without %d.", f.schema, renameVersion)
-	case f.schema < overridesVersion:
-		say("schema", driver.Note, "baton schema apply", "The tables are of version %d: no limit of a key can be overridden without %d.", f.schema, overridesVersion)
 	}
 	if len(f.homes) > 1 {
 		say("search-path", driver.Unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while nobody holds a lock",

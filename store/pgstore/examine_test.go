@@ -205,6 +205,32 @@ func TestOpenFindsThePrimary(t *testing.T) {
 	})
 }
 
+// A user who lacks only the rights of records or overrides is told so.
+func TestExamineRightsOfRecordsAndOverrides(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	owner := openAt(t, url)
+	worker, database := workerOf(t, owner, url)
+	s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}, User: worker, Database: database, SSLMode: "disable"}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	for _, planted := range []struct{ sql, want string }{
+		{`REVOKE INSERT ON baton_record FROM worker`, "privileges-records"},
+		{`GRANT INSERT ON baton_record TO worker; REVOKE UPDATE ON baton_override FROM worker`, "privileges-overrides"},
+		{`GRANT UPDATE ON baton_override TO worker`, ""},
+		{`ALTER TABLE baton_record SET UNLOGGED`, "unlogged"},
+	} {
+		for sql := range strings.SplitSeq(planted.sql, ";") {
+			exec(t, owner, sql)
+		}
+		if found := strings.Join(examined(t, s), " "); found != planted.want {
+			t.Errorf("after %s: found %q, want %q", planted.sql, found, planted.want)
+		}
+	}
+}
+
 // What cannot be planted here is judged as it would be found.
 func TestJudge(t *testing.T) {
 	t.Parallel()

@@ -577,6 +577,3 @@ BEGIN
 		upto := NULL;
 	END IF;
 END $$;
-
--- baton_schema says which version this is. It comes last.
-CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT 7 $$;

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,10 +31,6 @@ const (
 	notSerializable = "40001"
 	deadlock        = "40P01"
 )
-
-// turnsVersion is the first version of the functions that know TurnWithin. Older
-// ones would take the turn all the same.
-const turnsVersion = 5
 
 // How a decision ended, as the functions say.
 const (
@@ -65,9 +60,6 @@ type limiter struct {
 // they had, and a fail-over those that were not replicated. What these took may then be
 // taken once more. The locks do not share this.
 //
-// With tables of a version before 5 it fails with errors.ErrUnsupported if a
-// LeakyBucket is asked for a turn within a time.
-//
 // Requests to one limit, without an ID, that would have to wait for a connection are
 // decided together, in order, up to 64 in one statement. Requests to a log of more than
 // a hundred, or to more than a hundred sub-windows, are not.
@@ -75,11 +67,6 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
 		return limits.Taken{}, err
-	}
-	if r.TurnWithin > 0 && slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Limit.Algorithm == limits.LeakyBucket }) {
-		if err := s.has(turnsVersion, "refusing turns that are too late"); err != nil {
-			return limits.Taken{}, err
-		}
 	}
 	looks := true
 	for _, t := range q.Takes {

@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -47,31 +46,5 @@ func TestLimitLongLogsStayWhereTheyAre(t *testing.T) {
 	d, err := s.Take(t.Context(), limits.Request{Takes: []limits.Take{take}})
 	if retry := time.Duration(soon+2000-d.At) * time.Microsecond; err != nil || d.OK || d.Retry != retry || d.Limits[0].Next != retry-2*time.Millisecond {
 		t.Errorf("three more: %+v, %v, want a retry after %v", d, err, retry)
-	}
-}
-
-// Functions that would give a turn however late it is are not asked for one.
-func TestLimitTurnsNeedNewTables(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s := openAt(t, url)
-	queue := limits.Limit{Algorithm: limits.LeakyBucket, N: 1, Period: time.Hour, Burst: 5}
-	bucket := limits.Limit{Algorithm: limits.TokenBucket, N: 1, Period: time.Hour, Burst: 5}
-	ask := func(l limits.Limit, within time.Duration) (limits.Taken, error) {
-		return s.Take(t.Context(), limits.Request{Takes: []limits.Take{{Key: "k", Limit: l, Cost: 1}}, TurnWithin: within})
-	}
-	s.schema = turnsVersion - 1
-	if d, err := ask(queue, time.Second); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("%+v, %v", d, err)
-	}
-	if d, err := ask(bucket, time.Second); err != nil || !d.OK || d.Limits[0].Remaining != 4 {
-		t.Errorf("no queue: %+v, %v", d, err)
-	}
-	if d, err := ask(queue, 0); err != nil || !d.OK {
-		t.Errorf("no bound: %+v, %v", d, err)
-	}
-	s.schema = turnsVersion
-	if d, err := ask(queue, time.Second); err != nil || d.OK || d.Retry > 2*time.Hour || d.Retry < time.Hour {
-		t.Errorf("too late: %+v, %v", d, err)
 	}
 }

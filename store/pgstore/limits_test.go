@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -474,34 +473,4 @@ func TestLimitsDoNotWaitForTheDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// Tables of the version before, with a lock that is held, are refused with the
-// command that mends them, and mended under the lock.
-func TestMigrationFromVersion1(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s := openAt(t, url)
-	exec(t, s, `DROP TABLE baton_limit, baton_limit_id CASCADE`)
-	exec(t, s, `DO $$ DECLARE f regprocedure; BEGIN
-		FOR f IN SELECT oid::regprocedure FROM pg_proc WHERE proname ~ '^baton_(take|take_all|sweep_limits|window|estimate|bucket|sane|until)_1$' LOOP
-			EXECUTE 'DROP FUNCTION ' || f;
-		END LOOP; END $$`)
-	exec(t, s, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 1'`)
-	held := hold(t, s, writer("k"))
-	_, err := s.Take(t.Context(), take(window(5), 1, "k"))
-	if !errors.As(err, new(*SchemaError)) || !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("without the tables: %v", err)
-	}
-	pool := newPool(t, url)
-	_, err = New(t.Context(), pool, Config{})
-	if e, ok := errors.AsType[*SchemaError](err); !ok || e.Found != 1 || !strings.Contains(err.Error(), "baton schema apply") {
-		t.Errorf("version 1: %v", err)
-	}
-	next := openOn(t, pool)
-	if d := mustTake(t, next, take(window(5), 1, "k")); !d.OK {
-		t.Errorf("%+v", d)
-	}
-	mustBe(t, next, held, driver.Held)
-	release(t, s, held)
 }

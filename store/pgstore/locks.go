@@ -185,16 +185,12 @@ func (s *Store) released(c driver.Claim, text string) error {
 }
 
 // Downgrade implements driver.Downgrader. A transaction that depends on the lease by
-// InTx ends first. With tables of an older version it fails with errors.ErrUnsupported,
-// because they would let readers in before that.
+// InTx ends first.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
 	}
 	if err := check.TTL(c.Key, ttl, traits); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := s.has(soundVersion, "Downgrade"); err != nil {
 		return driver.Grant{}, err
 	}
 	var state int
@@ -222,11 +218,7 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	var state int
 	var token int64
 	args := []any{[]byte(c.Key), c.ID, c.Ticket, id, owner, s.hints.node, ttl.Microseconds()}
-	err := s.row(ctx, moveSQL, args, &state, &token)
-	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
-		e.Found = s.schema
-	}
-	if err != nil {
+	if err := s.row(ctx, moveSQL, args, &state, &token); err != nil {
 		return driver.Grant{}, err
 	}
 	if state == isLost {
@@ -235,13 +227,9 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
 }
 
-// Rename implements driver.Renamer. With tables of an older version it fails with
-// errors.ErrUnsupported.
+// Rename implements driver.Renamer.
 func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
 	if err := check.Rename(c, owner); err != nil {
-		return err
-	}
-	if err := s.has(renameVersion, "Rename"); err != nil {
 		return err
 	}
 	var state int

@@ -11,24 +11,12 @@ import (
 )
 
 // SchemaVersion is the version of the tables and functions that this package
-// needs. Newer ones serve it, too.
-const SchemaVersion = 7
-
-// enoughVersion has all but what records of operations and Move need. recordsVersion
-// has all but AcquireAll, and a Downgrade that waits for transactions which depend on
-// the lease. In version 4, AcquireAll may leave claims that no statement sees, if the
-// clock is set back.
-const (
-	enoughVersion  = 2
-	recordsVersion = 3
-	soundVersion   = 5
-	renameVersion  = 6 // the first that knows Rename
-
-	overridesVersion = 7 // the first that keeps overrides of limits
-)
+// needs. Older ones are refused with a *SchemaError. Newer ones serve it, too, because
+// a function keeps its name, its parameters and its results.
+const SchemaVersion = 1
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + overrides + "\n" + together + "\n" + functions
+var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + overrides + "\n" + together + "\n" + functions + version
 
 //go:embed schema.sql
 var tables string
@@ -61,17 +49,13 @@ var overrides string
 var together string
 
 //go:embed functions.sql
-var functions string // baton_schema, which comes last, is in it
+var functions string
 
-// has answers with errors.ErrUnsupported if the tables are older than what was
-// asked for needs.
-func (s *Store) has(version int, what string) error {
-	if s.schema >= version {
-		return nil
-	}
-	return fmt.Errorf("postgres: %s needs tables of version %d, and these are of version %d: run \"baton schema apply\" once, or call pgstore.Migrate, and start the program again: %w",
-		what, version, s.schema, errors.ErrUnsupported)
-}
+// version comes last: where it is, all the rest is.
+var version = fmt.Sprintf(`
+-- baton_schema says which version this is.
+CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT %d $$;
+`, SchemaVersion)
 
 // Migrate makes the tables and functions. Older ones that the search path leads to
 // are brought up to date where they are; where there are none, they are made in the
@@ -118,7 +102,3 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	return failure(ctx, err)
 }
-
-// Migrate is the function Migrate on the store's own pool. It tells why Open
-// could not make tables without which only some requests fail.
-func (s *Store) Migrate(ctx context.Context) error { return Migrate(ctx, s.pool) }

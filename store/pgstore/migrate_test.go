@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -18,14 +19,14 @@ func TestMigrateStaysWhereTheTablesAre(t *testing.T) {
 	_, url := database(t)
 	old := openAt(t, url)
 	exec(t, old, `CREATE SCHEMA "its ""own"`)
-	exec(t, old, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3'`)
+	exec(t, old, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0'`)
 	held := hold(t, old, writer("k"))
 
 	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) {
 		c.ConnConfig.RuntimeParams["search_path"] = `"its ""own", public`
 	}))
-	if s.schema != SchemaVersion {
-		t.Errorf("the tables are of version %d, want %d", s.schema, SchemaVersion)
+	if v, err := schemaVersion(t.Context(), s.pool); v != SchemaVersion || err != nil {
+		t.Errorf("the tables are of version %d, %v, want %d", v, err, SchemaVersion)
 	}
 	var made int
 	if err := s.pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = '"its ""own"'::regnamespace)
@@ -40,34 +41,56 @@ func TestMigrateStaysWhereTheTablesAre(t *testing.T) {
 	}
 }
 
-// Version 4 downgrades and takes several locks in a way that is not safe. With its
-// tables this program does neither, and says what to do.
-func TestUnsoundFunctionsAreNotUsed(t *testing.T) {
+// Tables of an older version, with a lock that is held, are refused with the command
+// that replaces them, and are replaced under the lock. Tables of a newer one serve.
+func TestOtherVersions(t *testing.T) {
 	t.Parallel()
-	_, url := database(t)
+	server, url := database(t)
 	owner := openAt(t, url)
-	exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 4'`)
+	held := hold(t, owner, writer("k"))
+	older := func() {
+		exec(t, owner, `DROP TABLE baton_limit, baton_limit_id CASCADE`)
+		exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0'`)
+	}
+	older()
+	if _, err := owner.Take(t.Context(), take(window(5), 1, "k")); !errors.As(err, new(*SchemaError)) || !errors.Is(err, driver.ErrUnavailable) {
+		t.Errorf("without a table: %v", err)
+	}
 	pool := newPool(t, url)
-	s, err := New(t.Context(), pool, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	held := hold(t, s, writer("k"))
-	_, downgrade := s.Downgrade(t.Context(), held, writer("k").TTL)
-	_, together := s.AcquireAll(t.Context(), writers("a", "b"))
-	for what, err := range map[string]error{"Downgrade": downgrade, "AcquireAll": together} {
-		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "baton schema apply") {
-			t.Errorf("%s: %v, want errors.ErrUnsupported and what to do", what, err)
-		}
-	}
-	mustBe(t, s, held, driver.Held)
-	if found := strings.Join(examined(t, s), " "); found != "schema" {
-		t.Errorf("found %q", found)
+	if _, err := New(t.Context(), pool, Config{}); !errors.As(err, new(*SchemaError)) || !strings.Contains(err.Error(), "baton schema apply") {
+		t.Errorf("an older version: %v", err)
 	}
 	next := openOn(t, pool)
-	if _, err := next.Downgrade(t.Context(), held, writer("k").TTL); err != nil {
-		t.Error(err)
+	if d := mustTake(t, next, take(window(5), 1, "k")); !d.OK {
+		t.Errorf("%+v", d)
 	}
-	holdAll(t, next, writers("a", "b")...)
+	mustBe(t, next, held, driver.Held)
+
+	exec(t, owner, fmt.Sprintf(`CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT %d'`, SchemaVersion+1))
+	worker, database := workerOf(t, owner, url)
+	at := Server{Addrs: []string{server.Addr}, User: worker, Database: database, SSLMode: "disable"}
+	s, err := Open(t.Context(), at, Config{})
+	if err != nil {
+		t.Fatalf("a newer version: %v", err)
+	}
+	defer s.Close()
+	mustBe(t, s, held, driver.Held)
+	if found := examined(t, s); len(found) != 0 {
+		t.Errorf("a newer version: found %q", found)
+	}
+	older()
+	if _, err := Open(t.Context(), at, Config{}); !isCode(err, "42501") {
+		t.Errorf("an older version, and a user who may not replace it: %v", err)
+	}
+	release(t, next, held)
+}
+
+// workerOf makes a user who may use the tables of the database, and no more.
+func workerOf(t *testing.T, owner *Store, url string) (user, database string) {
+	t.Helper()
+	exec(t, owner, `DO $$ BEGIN CREATE ROLE worker LOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$`)
+	exec(t, owner, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
+	exec(t, owner, `GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO worker`)
+	database, _, _ = strings.Cut(url[strings.LastIndexByte(url, '/')+1:], "?")
+	return "worker", database
 }

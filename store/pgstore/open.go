@@ -53,9 +53,9 @@ type Server struct {
 // Open connects and returns a store whose pool Close closes. The context
 // bounds Open only.
 //
-// Open makes tables that are missing. If that fails, for example because the user may
-// not, it continues with tables of an older version that suffice for locks.
-// driver.ErrUnavailable says that the server could not be reached.
+// Open makes tables and functions that are missing, and replaces older ones.
+// driver.ErrUnavailable says that the server could not be reached, or that the user may
+// not make them.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	pool, err := connect(ctx, at)
 	if err != nil {
@@ -63,10 +63,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	}
 	if !at.NoMigrate {
 		if err := Migrate(ctx, pool); err != nil {
-			if v, older := schemaVersion(ctx, pool); older != nil || v < enoughVersion {
-				pool.Close()
-				return nil, err
-			}
+			pool.Close()
+			return nil, err
 		}
 	}
 	s, err := newStore(ctx, pool, true, cfg.options)

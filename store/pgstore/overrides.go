@@ -18,13 +18,9 @@ const (
 )
 
 // SetOverride implements limits.Overrider, by one function on the server and its clock.
-// What was set is on the disk before it is answered. With tables of an older version it
-// fails with errors.ErrUnsupported.
+// What was set is on the disk before it is answered.
 func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
 	if err := limits.CheckOverride(o, keep); err != nil {
-		return err
-	}
-	if err := s.has(overridesVersion, "an override of a limit"); err != nil {
 		return err
 	}
 	var done int
@@ -35,12 +31,8 @@ func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Du
 	return err
 }
 
-// Overrides implements limits.Overrider. With tables of an older version it fails with
-// errors.ErrUnsupported.
+// Overrides implements limits.Overrider.
 func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
-	if err := s.has(overridesVersion, "an override of a limit"); err != nil {
-		return nil, err
-	}
 	err = s.ask(ctx, listOverridesSQL, nil, func(rows pgx.Rows) error {
 		all = nil
 		for rows.Next() {

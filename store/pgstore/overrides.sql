@@ -1,4 +1,4 @@
--- The table and function of overrides of limits, which came with version 7.
+-- The table and function of overrides of limits.
 --
 -- baton_override has a row for each override, at most a thousand. From until on it is
 -- as if the row were not there. The view baton_overrides shows keys as text.

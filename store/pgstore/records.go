@@ -2,7 +2,6 @@ package pgstore
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"time"
 
@@ -37,8 +36,6 @@ const (
 // the server and its clock. What was recorded is on the disk before it is
 // answered, whatever synchronous_commit says. A fail-over to a standby that is not
 // synchronous may forget it: then the operation can happen again.
-//
-// With tables that are older than records it fails with a *SchemaError.
 func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
 	if err := check.Begin(a, keep); err != nil {
 		return driver.Record{}, err
@@ -81,7 +78,7 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	var result []byte
 	err := s.row(ctx, sql, args, &how, &token, &owner, &attempts, &state, &began, &finished, &result, &rest)
 	if err != nil {
-		return driver.Record{}, s.withoutRecords(err)
+		return driver.Record{}, err
 	}
 	done := state != nil && *state != record.Begun
 	switch {
@@ -97,14 +94,6 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 		Began:   orZero(began), Finished: orZero(finished),
 		Left: max(micros(orZero(rest)), 0),
 	}, nil
-}
-
-// withoutRecords says in the error which tables there are.
-func (s *Store) withoutRecords(err error) error {
-	if e, ok := errors.AsType[*SchemaError](err); ok && e.Found == 0 {
-		e.Found = s.schema
-	}
-	return err
 }
 
 // ListRecords implements driver.RecordLister.
@@ -135,7 +124,7 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 			}
 			return rows.Err()
 		})
-		return page, last, s.withoutRecords(err)
+		return page, last, err
 	})
 }
 

@@ -1,5 +1,4 @@
--- The table and functions of records of operations that are to happen once, which
--- came with version 3.
+-- The table and functions of records of operations that are to happen once.
 --
 -- baton_record has one row for each operation that was begun. From until on it is
 -- as if the row were not there. The view baton_records shows keys as text.

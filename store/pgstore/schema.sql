@@ -1,14 +1,14 @@
--- The tables and functions of Baton, version 7. Those of locks come first.
+-- The tables and functions of Baton. Those of locks come first.
 --
 -- baton_lock has one row for each key: the counter, and the holder if nobody
 -- was in its way. baton_claim has those who wait, those who were granted out
 -- of the queue, and those who hold together with others. The view baton_locks
 -- shows both to people.
 --
--- Everything here may be run again. A function keeps what it is asked and what it
--- answers: a new version of Baton brings new names, and old programs go on with
--- the old ones. A defect is mended under the old name, for old programs, too, and
--- raises the version.
+-- Everything here may be run again. A function keeps its name, its parameters and its
+-- results: a new version of Baton adds functions under new names, and programs of
+-- older versions go on with the old ones. A defect is fixed under the old name, also
+-- for older programs. Each such change raises SchemaVersion.
 
 CREATE TABLE IF NOT EXISTS baton_lock (
 	k      bytea PRIMARY KEY,

@@ -28,7 +28,6 @@ type Store struct {
 	owned  bool   // the pool is ours to close
 	pooled bool   // there is a pooler between us and the server
 	direct bool   // plans use indexes in statements outside functions, too
-	schema int    // the version of the tables when the store was made
 	home   string // the schema of the tables
 
 	renewing *pgxpool.Pool // what is held is renewed on its connections only
@@ -114,10 +113,7 @@ func defaults() options {
 
 // New returns a store that uses a pool that the program made, and which Close leaves
 // open. It asks the server which version of the tables there is, and fails with a
-// *SchemaError if Migrate has to be called first. Tables of version 2 suffice: then
-// records of operations fail with that error. Before version 5 several locks are
-// granted one by one, and Downgrade fails with errors.ErrUnsupported, as Rename does
-// before version 6.
+// *SchemaError if Migrate has to be called first.
 //
 // The pool's connections serve all requests, however many wait, but for renewals of
 // what is held. For these the store makes up to two more, as the pool would, when it
@@ -184,9 +180,9 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	if standby {
 		return &StandbyError{}
 	}
-	s.schema, err = schemaVersion(ctx, conn)
-	if err == nil && s.schema < enoughVersion {
-		err = &SchemaError{Found: s.schema}
+	found, err := schemaVersion(ctx, conn)
+	if err == nil && found < SchemaVersion {
+		err = &SchemaError{Found: found}
 	}
 	if err == nil {
 		s.home, err = homeOf(ctx, conn)

@@ -14,13 +14,9 @@ const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], 
 
 // AcquireAll implements driver.Together, for locks of any kind, by one statement in one
 // transaction: no other transaction sees half of it, and no crash leaves half of it. It
-// costs one round trip and one commit, however many keys there are. With tables of an
-// older version it fails with errors.ErrUnsupported.
+// costs one round trip and one commit, however many keys there are.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
-		return nil, err
-	}
-	if err := s.has(soundVersion, "granting several locks at once"); err != nil {
 		return nil, err
 	}
 	s.sweep.used(r[0].Key)

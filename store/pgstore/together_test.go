@@ -310,34 +310,6 @@ func TestTogetherRespectsInTx(t *testing.T) {
 	holdAll(t, s, writers("a", "b")...)
 }
 
-// Tables of version 3 serve all the rest: locks are to be taken one by one.
-func TestTogetherInAnOldDatabase(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	owner := openAt(t, url)
-	exec(t, owner, `DO $$ DECLARE f regprocedure; BEGIN
-		SELECT oid::regprocedure INTO f FROM pg_proc WHERE proname = 'baton_together_1'; EXECUTE 'DROP FUNCTION ' || f; END $$`)
-	exec(t, owner, `CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 3'`)
-	pool := newPool(t, url)
-	s, err := New(t.Context(), pool, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	if _, err := s.AcquireAll(t.Context(), writers("a", "b")); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("%v, want errors.ErrUnsupported", err)
-	}
-	beginRecord(t, s, "k", 1)
-	held := hold(t, s, writer("a"))
-	if found := strings.Join(examined(t, s), " "); found != "schema" {
-		t.Errorf("found %q", found)
-	}
-	next := openOn(t, pool)
-	mustBe(t, next, held, driver.Held)
-	release(t, next, held)
-	holdAll(t, next, writers("a", "b")...)
-}
-
 // Sixty-four clients of four processes want sets of keys that overlap, in any order, or
 // one of them alone, and wait, and renew many at once, while rows are swept away under
 // them. No caller hears of deadlocks or serialization, no two claims hold at once that

@@ -18,13 +18,13 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-//go:embed schema.sql
+//go:embed file_schema.sql
 var schema string
 
 //go:embed limits.sql
 var limitsSchema string
 
-//go:embed records.sql
+//go:embed kept.sql
 var recordsSchema string
 
 //go:embed overrides.sql

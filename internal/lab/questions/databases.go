@@ -43,7 +43,7 @@ var databases = []*lab.Question{
 			text("Baton's lock is a row that belongs to no connection: it outlives one, and the lease tells its holder when it is lost.", "Baton 的锁是一行数据，不属于任何连接：断线后锁还在；真丢了，租约会通知持有者。"),
 		},
 		Needs:  []lab.Server{lab.Postgres},
-		Proofs: []lab.Proof{{File: "store/pgstore/faults_test.go", Line: `func TestAnswerCutAfterTheEffect(t *testing.T) {`}},
+		Proofs: []lab.Proof{{File: "store/pgstore/store_faults_test.go", Line: `func TestAnswerCutAfterTheEffect(t *testing.T) {`}},
 		Run:    connectionLock,
 	},
 	{

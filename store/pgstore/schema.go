@@ -21,22 +21,22 @@ var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + mach
 //go:embed schema.sql
 var tables string
 
-//go:embed many.sql
+//go:embed batcher.sql
 var many string
 
-//go:embed turn.sql
+//go:embed queue.sql
 var turn string
 
 //go:embed limits.sql
 var limitsSQL string
 
-//go:embed machines.sql
+//go:embed limits_machines.sql
 var machines string
 
-//go:embed records.sql
+//go:embed kept.sql
 var records string
 
-//go:embed move.sql
+//go:embed kinds.sql
 var move string
 
 //go:embed rename.sql
@@ -45,10 +45,10 @@ var rename string
 //go:embed overrides.sql
 var overrides string
 
-//go:embed together.sql
+//go:embed locks_all.sql
 var together string
 
-//go:embed functions.sql
+//go:embed locks.sql
 var functions string
 
 // version comes last: where it is, all the rest is.

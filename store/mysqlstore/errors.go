@@ -111,3 +111,19 @@ func failure(err error, unsure bool) error {
 	}
 	return fmt.Errorf("mysql: %w: %w", outcome, err)
 }
+
+// ErrVersion says that the server is too old.
+var ErrVersion = errors.New("the server is too old: MariaDB " + oldestMariaDB + " or MySQL " + oldestMySQL + " is needed")
+
+// refusal is the error of a server on which locks would not work.
+type refusal struct {
+	finding driver.Finding
+	err     error
+}
+
+func (r *refusal) Error() string { return "mysql: " + r.err.Error() }
+
+func (r *refusal) Unwrap() error { return r.err }
+
+// Finding implements driver.Refusal.
+func (r *refusal) Finding() (driver.Finding, bool) { return r.finding, true }

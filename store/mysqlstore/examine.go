@@ -3,11 +3,11 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -17,22 +17,6 @@ const (
 	oldestMariaDB = "10.6.0"
 	oldestMySQL   = "8.0.1"
 )
-
-// ErrVersion says that the server is too old.
-var ErrVersion = errors.New("the server is too old: MariaDB " + oldestMariaDB + " or MySQL " + oldestMySQL + " is needed")
-
-// refusal is the error of a server on which locks would not work.
-type refusal struct {
-	finding driver.Finding
-	err     error
-}
-
-func (r *refusal) Error() string { return "mysql: " + r.err.Error() }
-
-func (r *refusal) Unwrap() error { return r.err }
-
-// Finding implements driver.Refusal.
-func (r *refusal) Finding() (driver.Finding, bool) { return r.finding, true }
 
 func isMariaDB(version string) bool { return strings.Contains(strings.ToLower(version), "mariadb") }
 
@@ -280,4 +264,19 @@ func elsewhere(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	ip := net.ParseIP(host)
 	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
+}
+
+// ServerTime implements driver.Clock.
+func (s *Store) ServerTime(ctx context.Context) (time.Time, error) {
+	if err := s.ready(ctx); err != nil {
+		return time.Time{}, err
+	}
+	var us int64
+	if err := s.single.QueryRowContext(ctx, "SELECT "+micros).Scan(&us); err != nil {
+		if ctx.Err() != nil {
+			return time.Time{}, ctx.Err()
+		}
+		return time.Time{}, failure(err, false)
+	}
+	return time.UnixMicro(us), nil
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -71,19 +70,4 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 // server, in any sql_mode.
 func (s *Store) table(name string) string {
 	return "`" + strings.ReplaceAll(s.schema, "`", "``") + "`." + name
-}
-
-// ServerTime implements driver.Clock.
-func (s *Store) ServerTime(ctx context.Context) (time.Time, error) {
-	if err := s.ready(ctx); err != nil {
-		return time.Time{}, err
-	}
-	var us int64
-	if err := s.single.QueryRowContext(ctx, "SELECT "+micros).Scan(&us); err != nil {
-		if ctx.Err() != nil {
-			return time.Time{}, ctx.Err()
-		}
-		return time.Time{}, failure(err, false)
-	}
-	return time.UnixMicro(us), nil
 }

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -141,4 +142,16 @@ func (s *Store) pollOnce(fronts []*front) {
 		g.Key, g.TTL = string(key), time.Duration(sqlstore.ClaimTime(ttl))*time.Microsecond
 		s.watchers.Deliver(g.Key, g.ID, g.Hint())
 	}
+}
+
+// Watch implements driver.Watcher. Within the process a hint is a call; what other
+// processes do is found by polling, every millisecond while the lock changes holders,
+// and more and more rarely while nothing happens.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	s.warm.Do(func() {
+		// A grant may have to be renewed within a second, and a connection takes
+		// several round trips.
+		go func() { _ = s.apart.PingContext(s.life) }()
+	})
+	return s.watchers.Watch(c, wake)
 }

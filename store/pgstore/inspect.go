@@ -98,3 +98,22 @@ func (s *Store) infos(ctx context.Context, from, after, end []byte, limit int) (
 	})
 	return infos, last, err
 }
+
+// Break implements driver.Inspector. A transaction that depends on a lease by InTx ends
+// first: until then no other claim is granted.
+func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+	if err := check.Key(key); err != nil {
+		return 0, err
+	}
+	var broken, granted string
+	if err := s.row(ctx, breakSQL, []any{[]byte(key)}, &holders, &broken, &granted); err != nil {
+		return 0, err
+	}
+	for _, f := range fields(broken) {
+		s.hints.send(f[0], key, f[1], driver.Hint{})
+	}
+	if granted != "" {
+		s.hints.tell(key, granted, "")
+	}
+	return holders, nil
+}

@@ -1,4 +1,4 @@
--- The tables and functions of rate limits, which came with version 2.
+-- The tables and functions of rate limits.
 --
 -- baton_limit has one row for each key of which something was taken. state is
 -- what package rate says of it: 1 is a window (2^51 and the longest life, and pairs

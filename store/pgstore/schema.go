@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -16,44 +17,51 @@ import (
 const SchemaVersion = 1
 
 // Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = tables + "\n" + many + "\n" + turn + "\n" + limitsSQL + "\n" + machines + "\n" + records + "\n" + move + "\n" + rename + "\n" + overrides + "\n" + together + "\n" + functions + version
+var Schema = strings.Join([]string{
+	schemaSQL, locksSQL, locksRenewSQL, locksAllSQL, queueSQL, batcherSQL,
+	kindsSQL, limitsSQL, limitsMachinesSQL, keptSQL, inspectSQL, cleanupSQL, version,
+}, "\n")
 
-//go:embed schema.sql
-var tables string
+var (
+	//go:embed schema.sql
+	schemaSQL string
 
-//go:embed batcher.sql
-var many string
+	//go:embed locks.sql
+	locksSQL string
 
-//go:embed queue.sql
-var turn string
+	//go:embed locks_renew.sql
+	locksRenewSQL string
 
-//go:embed limits.sql
-var limitsSQL string
+	//go:embed locks_all.sql
+	locksAllSQL string
 
-//go:embed limits_machines.sql
-var machines string
+	//go:embed queue.sql
+	queueSQL string
 
-//go:embed kept.sql
-var records string
+	//go:embed batcher.sql
+	batcherSQL string
 
-//go:embed kinds.sql
-var move string
+	//go:embed kinds.sql
+	kindsSQL string
 
-//go:embed rename.sql
-var rename string
+	//go:embed limits.sql
+	limitsSQL string
 
-//go:embed overrides.sql
-var overrides string
+	//go:embed limits_machines.sql
+	limitsMachinesSQL string
 
-//go:embed locks_all.sql
-var together string
+	//go:embed kept.sql
+	keptSQL string
 
-//go:embed locks.sql
-var functions string
+	//go:embed inspect.sql
+	inspectSQL string
+
+	//go:embed cleanup.sql
+	cleanupSQL string
+)
 
 // version comes last: where it is, all the rest is.
-var version = fmt.Sprintf(`
--- baton_schema says which version this is.
+var version = fmt.Sprintf(`-- baton_schema says which version this is.
 CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT %d $$;
 `, SchemaVersion)
 

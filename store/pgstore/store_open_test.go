@@ -89,24 +89,3 @@ func TestPoolWithTwoSearchPaths(t *testing.T) {
 	mustRefuse(t, s, "k")
 	mustBe(t, s, c, driver.Held)
 }
-
-// What keeps old rows from being cleaned up is a snapshot, or a change.
-func TestOldestTransaction(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s, other := openAt(t, url), openAt(t, url)
-	idle := begin(t, other, pgx.ReadCommitted)
-	if f, err := s.facts(t.Context()); err != nil || f.oldestTransaction != 0 {
-		t.Errorf("without a snapshot: %v, %v", f.oldestTransaction, err)
-	}
-	if err := idle.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	dump := begin(t, other, pgx.RepeatableRead)
-	if _, err := dump.Exec(t.Context(), `SELECT 1`); err != nil {
-		t.Fatal(err)
-	}
-	if f, err := s.facts(t.Context()); err != nil || f.oldestTransaction <= 0 {
-		t.Errorf("with a snapshot: %v, %v", f.oldestTransaction, err)
-	}
-}

@@ -4,36 +4,16 @@ import (
 	"context"
 	"database/sql"
 	sqldriver "database/sql/driver"
-	_ "embed"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-//go:embed file_schema.sql
-var schema string
-
-//go:embed limits.sql
-var limitsSchema string
-
-//go:embed kept.sql
-var recordsSchema string
-
-//go:embed overrides.sql
-var overridesSchema string
-
-const schemaVersion = 1
-
-// names are what the schema makes: tables, indexes and a view.
-const names = "'baton_meta', 'baton_lock', 'baton_claim', 'baton_show', 'baton_limit', 'baton_limit_id', 'baton_limit_id_ends', 'baton_override', 'baton_record', 'baton_record_until'"
 
 // oldestSQLite is the first version in which two connections that restart the
 // log at the same time do not damage it.
@@ -256,79 +236,6 @@ func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, 
 	}
 }
 
-// migrate makes the tables and, after a reboot, empties them.
-func (s *Store) migrate(opening context.Context) error {
-	ctx := context.Background()
-	boot, err := s.opts.boot()
-	if err != nil {
-		return err
-	}
-	do := func(query string, args ...any) {
-		if err == nil {
-			_, err = s.conn.ExecContext(ctx, query, args...)
-		}
-	}
-	// A file that is up to date is not written.
-	if ready, err := persist(opening, s, func() (bool, error) { return s.ready(boot) }); ready || err != nil {
-		return err
-	}
-	if _, err := persist(opening, s, func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
-		return err
-	}
-	defer s.conn.ExecContext(ctx, "ROLLBACK") // does nothing after the commit
-
-	var tables int
-	if err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'baton_meta'").Scan(&tables); err != nil {
-		return err
-	}
-	if tables == 0 {
-		do(schema)
-		do("INSERT INTO baton_meta VALUES ('schema', ?), ('boot', ''), ('booted', 0), ('high', 0)", schemaVersion)
-		if err != nil {
-			return err
-		}
-	}
-	version, of, err := s.made()
-	if err != nil {
-		return err
-	}
-	if version > schemaVersion {
-		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
-	}
-	for _, text := range []string{schema, limitsSchema, recordsSchema, overridesSchema} {
-		do(text) // what an older program has not made; it does not mind
-	}
-	if of != boot {
-		// No process of another boot is alive, and the times of that boot mean nothing.
-		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")
-		do("DELETE FROM baton_claim")
-		do("DELETE FROM baton_lock")
-		do("UPDATE baton_meta SET value = ? WHERE name = 'boot'", boot)
-		do("UPDATE baton_meta SET value = ? WHERE name = 'booted'", s.opts.wall()-s.opts.clock())
-	}
-	do("COMMIT")
-	return err
-}
-
-// ready reports whether the file has all tables of this version, and belongs to this boot.
-func (s *Store) ready(boot string) (bool, error) {
-	ctx := context.Background()
-	var tables int
-	err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name IN ("+names+")").Scan(&tables)
-	if err != nil || tables < strings.Count(names, ",")+1 {
-		return false, err
-	}
-	version, of, err := s.made()
-	return version == schemaVersion && of == boot, err
-}
-
-// made is of which version the file's tables are, and to which boot they belong.
-func (s *Store) made() (version int, boot string, err error) {
-	err = s.conn.QueryRowContext(context.Background(),
-		"SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &boot)
-	return version, boot, err
-}
-
 // check finds out, within a transaction, whether the file is the one that was opened
 // and no other machine uses it.
 func (s *Store) check() error {
@@ -351,72 +258,6 @@ func (s *Store) check() error {
 		s.checked = at
 	}
 	return nil
-}
-
-// begin starts a transaction that may write at once: one that began by reading could
-// fail later. It gives up when no request waits for it any more.
-func (s *Store) begin() error {
-	s.limits.booted = 0
-	if err := s.sync(true); err != nil {
-		return err
-	}
-	for {
-		err := s.exec(stBegin)
-		if !isBusy(err) || !s.waiting() {
-			return err
-		}
-		time.Sleep(busyPause)
-	}
-}
-
-// sync sets whether the next commit waits until it is on the disk. It need not where
-// only a release would be lost: the kernel has the release, so it stands whatever
-// process ends; if the kernel itself ends, all locks do. The next commit that waits
-// brings it to the disk, too. sync is called between transactions.
-func (s *Store) sync(wait bool) error {
-	if wait != s.lazy {
-		return nil
-	}
-	level := "NORMAL"
-	if wait {
-		level = "FULL"
-	}
-	// SQLite acts when it parses this statement, so it cannot be prepared.
-	_, err := s.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+level)
-	if err == nil {
-		s.lazy = !wait
-	}
-	return err
-}
-
-func (s *Store) rollback() {
-	s.exec(stRollback) // fails if SQLite has undone it already
-}
-
-func (s *Store) exec(n int, args ...any) error {
-	st, err := s.statement(n)
-	if err == nil {
-		_, err = st.Exec(args...)
-	}
-	return err
-}
-
-// statement prepares a statement when it is used for the first time: a command uses few. As
-// the connection, it is for one goroutine at a time.
-func (s *Store) statement(n int) (st *sql.Stmt, err error) {
-	if s.stmt[n] == nil {
-		s.stmt[n], err = s.conn.PrepareContext(context.Background(), statements[n])
-	}
-	return s.stmt[n], err
-}
-
-// row executes a query for one row.
-func (s *Store) row(n int, args ...any) *sql.Row {
-	st, err := s.statement(n)
-	if err != nil { // and so says the row
-		return s.conn.QueryRowContext(context.Background(), statements[n], args...)
-	}
-	return st.QueryRow(args...)
 }
 
 // shut closes what is open.

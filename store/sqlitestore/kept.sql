@@ -16,3 +16,16 @@ CREATE TABLE IF NOT EXISTS baton_record (
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);
+
+-- Overrides of limits, at most a thousand. Times are microseconds since 1970, of the
+-- clock of the rate limits.
+--
+--     sqlite3 locks.db "SELECT CAST(k AS TEXT), n, period / 1e6, burst, datetime(until / 1000000, 'unixepoch', 'localtime') FROM baton_override"
+
+CREATE TABLE IF NOT EXISTS baton_override (
+	k      BLOB PRIMARY KEY, -- the key of the limit
+	n      INTEGER NOT NULL,
+	period INTEGER NOT NULL, -- n are allowed in that many microseconds; 0: in the period of the limit
+	burst  INTEGER NOT NULL, -- of a token bucket; 0: it changes as the rate does
+	until  INTEGER NOT NULL  -- when it ends
+) STRICT;

@@ -1,5 +1,11 @@
 package sqlitestore
 
+import (
+	"context"
+	"database/sql"
+	"time"
+)
+
 // The statements of the writer, prepared once. One with "LIMIT ?" is prepared again
 // whenever it runs, because SQLite looks at the number to make its plan; "LIMIT +?"
 // hides the number from that.
@@ -144,4 +150,70 @@ var statements = [numStatements]string{
 	stDropOverride:   `DELETE FROM baton_override WHERE k = ?1`,
 	stCountOverrides: `SELECT count(*) FROM baton_override WHERE k <> ?1`,
 	stSweepOverrides: `DELETE FROM baton_override WHERE until <= ?1`,
+}
+
+// begin starts a transaction that may write at once: one that began by reading could
+// fail later. It gives up when no request waits for it any more.
+func (s *Store) begin() error {
+	s.limits.booted = 0
+	if err := s.sync(true); err != nil {
+		return err
+	}
+	for {
+		err := s.exec(stBegin)
+		if !isBusy(err) || !s.waiting() {
+			return err
+		}
+		time.Sleep(busyPause)
+	}
+}
+
+// sync sets whether the next commit waits until it is on the disk. It need not where
+// only a release would be lost: the kernel has the release, so it stands whatever
+// process ends; if the kernel itself ends, all locks do. The next commit that waits
+// brings it to the disk, too. sync is called between transactions.
+func (s *Store) sync(wait bool) error {
+	if wait != s.lazy {
+		return nil
+	}
+	level := "NORMAL"
+	if wait {
+		level = "FULL"
+	}
+	// SQLite acts when it parses this statement, so it cannot be prepared.
+	_, err := s.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+level)
+	if err == nil {
+		s.lazy = !wait
+	}
+	return err
+}
+
+func (s *Store) rollback() {
+	s.exec(stRollback) // fails if SQLite has undone it already
+}
+
+func (s *Store) exec(n int, args ...any) error {
+	st, err := s.statement(n)
+	if err == nil {
+		_, err = st.Exec(args...)
+	}
+	return err
+}
+
+// statement prepares a statement when it is used for the first time: a command uses few. As
+// the connection, it is for one goroutine at a time.
+func (s *Store) statement(n int) (st *sql.Stmt, err error) {
+	if s.stmt[n] == nil {
+		s.stmt[n], err = s.conn.PrepareContext(context.Background(), statements[n])
+	}
+	return s.stmt[n], err
+}
+
+// row executes a query for one row.
+func (s *Store) row(n int, args ...any) *sql.Row {
+	st, err := s.statement(n)
+	if err != nil { // and so says the row
+		return s.conn.QueryRowContext(context.Background(), statements[n], args...)
+	}
+	return st.QueryRow(args...)
 }

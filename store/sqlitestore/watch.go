@@ -258,3 +258,10 @@ func (s *Store) poll(ctx context.Context, every time.Duration) {
 		}
 	}
 }
+
+// Watch implements driver.Watcher. Within the process a hint is a call; from
+// another process it is a datagram, and a poll of at most 50 milliseconds
+// stands behind it.
+func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
+	return s.watchers.Watch(c, wake)
+}

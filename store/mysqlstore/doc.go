@@ -1,0 +1,32 @@
+// Package mysqlstore keeps locks, rate limits and records of operations in six tables
+// of a MySQL or MariaDB database. It is tested on MariaDB 10.11, and on no MySQL.
+//
+// # What it promises
+//
+// Everything that package driver asks for, between machines, first come, first
+// served. What was granted is durable before it is answered, and stands
+// through a crash and a restart of the server, if the server makes its commits
+// durable (innodb_flush_log_at_trx_commit = 1). Expiry follows the server's
+// clock. Tokens rise through release, expiry, deletion and restart, as long as
+// that clock is not set back by more than the ten minutes for which the rows
+// of idle keys are kept.
+//
+// An exclusive lock without waiters costs one statement that changes one row, and so
+// does its release. Waiters hold no connection: one statement of the process asks for
+// all of them.
+//
+// Several locks that are free are granted by one transaction (AcquireAll, which
+// baton.LockAll tries first): all or none, also when the process or the server crashes
+// in the middle, in two round trips however many there are. It locks the rows in the
+// order of the keys, so that requests for the same keys do not deadlock; where the
+// server sees a deadlock all the same, because rows are new, the store makes the
+// transaction again, and no caller hears of it.
+//
+// # What it does not
+//
+//   - A fail-over to a replica that lags loses what it has not received: locks
+//     that were granted, and the counters that tokens come from.
+//   - With Galera, all users must use the same node: row locks are its own.
+//   - A process that is stopped (SIGSTOP) in the middle of a transaction holds
+//     up the others at that key for at most two seconds.
+package mysqlstore

@@ -1,0 +1,39 @@
+// Package sqlitestore keeps locks, rate limits and records of operations in a SQLite
+// file that the processes of one machine share. Nothing has to be installed or run.
+//
+// The file may be an application's own database: the tables are called baton_*, and the
+// file is switched to write-ahead logging. Beside it stand the two files of that log
+// and a directory FILE-wake with the sockets by which processes wake each other. Remove
+// them together, when no process uses them.
+//
+// # What it promises
+//
+// Everything that package driver asks for, between processes of one machine
+// and one kernel, first come, first served. What was granted is on the disk
+// before it is answered, and what was released stands as well through the crash
+// of any process. Expiry follows a clock that counts suspension and cannot be set; a
+// reboot ends every lock. Tokens rise through release, expiry, sweeping, reboot, and a
+// wall clock that is set back.
+//
+// Several locks that are free are granted by one transaction (AcquireAll, which
+// baton.LockAll tries first): all or none, also when the process is killed in the
+// middle.
+//
+// # What it does not
+//
+//   - Network and FUSE file systems are refused: their file locks do not keep
+//     processes apart. Neither can virtual machines or containers under
+//     another kernel share a file.
+//   - A process that is stopped (SIGSTOP) within the fraction of a
+//     millisecond that it writes holds up all others until it goes on.
+//   - Closing any descriptor of the file that the program opened by itself,
+//     to read or to copy it, drops the locks of this process that keep the
+//     log from being removed under it. The store asks the SQLite library for
+//     locks that survive this; that works only if nothing in the process used
+//     the library before. Copy the file with VACUUM INTO or another process.
+//   - Root may work on another user's database (sudo, a job of the system). On Linux,
+//     in a directory that is not root's, the store then works with the rights of the
+//     database's owner. On every system it refuses what that owner may not have made
+//     there (ErrForeign). On other systems SQLite opens its own files by their names, as
+//     root: there root should keep to directories that only root may write.
+package sqlitestore

@@ -14,8 +14,8 @@ import (
 // connection was closed. The clean-up after such an attempt goes over another
 // connection and may come first: it would find nothing, and what the attempt then
 // leaves would hold the lock for its whole TTL. So Abandoned remembers the IDs of
-// attempts without an answer, and repeats their release. It only
-// repeats releases that the caller asked for. The caller must not use such an ID again.
+// attempts without an answer, and repeats their release. It only repeats releases that
+// the caller asked for. The caller must not use such an ID again.
 type Abandoned struct {
 	pauses  []time.Duration
 	release func(context.Context, driver.Claim) error

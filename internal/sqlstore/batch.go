@@ -71,11 +71,11 @@ func (b *Batch) set(id, key string, r driver.Renewal) {
 
 // Left lists the legal claims that are not answered yet, with the tickets that they
 // have.
-func (b *Batch) Left() []Place {
-	left := make([]Place, 0, len(b.claims))
+func (b *Batch) Left() []Position {
+	left := make([]Position, 0, len(b.claims))
 	for i, c := range b.claims {
 		if b.answers[i].State == driver.Unknown && b.answers[i].Err == nil && b.illegal[i] == nil {
-			left = append(left, Place{Key: c.Key, ID: c.ID, Seq: c.Ticket})
+			left = append(left, Position{Key: c.Key, ID: c.ID, Seq: c.Ticket})
 		}
 	}
 	return left
@@ -105,12 +105,12 @@ func (b *Batch) Failed(r driver.Renewal) []driver.Renewal {
 	return out
 }
 
-// JSON lists places as rows of [id, ticket, key], for dialects that take a
+// JSON lists positions as rows of [id, ticket, key], for dialects that take a
 // list as JSON.
-func JSON(places []Place) string {
-	out := make([]byte, 0, 64*len(places)+2)
+func JSON(positions []Position) string {
+	out := make([]byte, 0, 64*len(positions)+2)
 	out = append(out, '[')
-	for i, p := range places {
+	for i, p := range positions {
 		if i > 0 {
 			out = append(out, ',')
 		}

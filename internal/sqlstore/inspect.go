@@ -7,7 +7,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Info shows the rows of one key as they stand at now.
+// Info shows the rows of one key as they are at now.
 func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 	info := driver.KeyInfo{Key: key}
 	if k.HeldAt(now) {

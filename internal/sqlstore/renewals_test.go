@@ -94,7 +94,7 @@ func TestRenewalsAreLeft(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
 		if busy, _ := r.now(); busy != 1 {
-			t.Errorf("%d requests are under way, want the one for which somebody waits", busy)
+			t.Errorf("%d requests are under way, want the one for which a caller waits", busy)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()

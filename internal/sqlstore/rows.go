@@ -45,7 +45,7 @@ type Key struct {
 	Ends   int64
 }
 
-// HeldAt reports whether the row's own holder stands.
+// HeldAt reports whether the row's own holder has not expired.
 func (k Key) HeldAt(now int64) bool { return k.ID != "" && k.Ends > now }
 
 // Claim is a row of the claim table.

@@ -86,7 +86,7 @@ func (a *attempt) decide() (g driver.Grant, refused, failed error) {
 	case a.found && a.own.Held:
 		return held(a.own.Seq, a.ttl), nil, nil
 	case a.found:
-		g, isHeld, err := a.place(a.own.Seq, a.ttl)
+		g, isHeld, err := a.position(a.own.Seq, a.ttl)
 		if err == nil && !isHeld && !a.r.Queue {
 			refused, err = a.refusal()
 		}
@@ -189,8 +189,8 @@ func (t *turn) newClaim(r driver.Request, ttl int64) Claim {
 	}
 }
 
-// place answers for a position after the walk.
-func (t *turn) place(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
+// position answers for a position after the walk.
+func (t *turn) position(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
 	c, isHeld, err := t.takeGrant(seq, ttl)
 	if err != nil {
 		return g, false, err
@@ -202,7 +202,7 @@ func (t *turn) place(seq, ttl int64) (g driver.Grant, isHeld bool, failed error)
 }
 
 // Release ends the claim and grants the waiters that now fit. refused is driver.ErrLost
-// if the claim does not stand.
+// if the claim has ended.
 func Release(tx Tx, c driver.Claim, fx *Effects) (refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -231,7 +231,7 @@ func Release(tx Tx, c driver.Claim, fx *Effects) (refused, failed error) {
 // Look grants the waiters of key that fit, and answers the waiting claims of the batch
 // whose positions the batch has just renewed. Every waiter must look now and then,
 // because nothing else notices a holder that died.
-func Look(tx Tx, key string, places []Place, b *Batch, ttl int64, fx *Effects) error {
+func Look(tx Tx, key string, positions []Position, b *Batch, ttl int64, fx *Effects) error {
 	t, err := begin(tx, key, fx)
 	if err != nil {
 		return err
@@ -239,8 +239,8 @@ func Look(tx Tx, key string, places []Place, b *Batch, ttl int64, fx *Effects) e
 	if err := t.walk(); err != nil {
 		return err
 	}
-	for _, p := range places {
-		g, isHeld, err := t.place(p.Seq, ttl)
+	for _, p := range positions {
+		g, isHeld, err := t.position(p.Seq, ttl)
 		if err != nil {
 			return err
 		}
@@ -254,9 +254,9 @@ func Look(tx Tx, key string, places []Place, b *Batch, ttl int64, fx *Effects) e
 }
 
 // Find answers one claim of a batch that the batch's statements did not find, because
-// its ticket is not known or not the newest. It renews the claim if that stands, and
+// its ticket is not known or not the newest. It renews the claim if that has not ended, and
 // returns its position if it waits.
-func Find(tx Tx, p Place, b *Batch, ttl int64) (at Place, waiting bool, failed error) {
+func Find(tx Tx, p Position, b *Batch, ttl int64) (at Position, waiting bool, failed error) {
 	t, err := begin(tx, p.Key, nil)
 	if err != nil {
 		return at, false, err
@@ -271,7 +271,7 @@ func Find(tx Tx, p Place, b *Batch, ttl int64) (at Place, waiting bool, failed e
 		b.Held(p.ID, p.Key, own.Seq)
 	}
 	own.TTL = ttl
-	return Place{Key: p.Key, ID: p.ID, Seq: own.Seq}, !own.Held, tx.UpdateClaim(p.Key, own)
+	return Position{Key: p.Key, ID: p.ID, Seq: own.Seq}, !own.Held, tx.UpdateClaim(p.Key, own)
 }
 
 // Downgrade makes a writer a reader. refused is driver.ErrLost if c holds

@@ -160,7 +160,7 @@ func TestWalkDoesNotReadTheQueue(t *testing.T) {
 		t.Fatal(refused, err)
 	}
 	if len(fx.Granted) != 1 || fx.Granted[0].ID != "waiter0" {
-		t.Errorf("granted %+v, want the first in line", fx.Granted)
+		t.Errorf("granted %+v, want the first of the queue", fx.Granted)
 	}
 	if tab.reads > 2 {
 		t.Errorf("%d pages were read", tab.reads)
@@ -220,7 +220,7 @@ func TestPrefixEnd(t *testing.T) {
 
 // A hint may come before the answer that tells the position, or belong to an earlier
 // position under the same ID: the position goes on being polled.
-func TestWatchersKeepThePlace(t *testing.T) {
+func TestWatchersKeepThePosition(t *testing.T) {
 	var w Watchers
 	var watching, waiting int
 	w.Changed = func(a, b int) { watching, waiting = a, b }
@@ -235,12 +235,12 @@ func TestWatchersKeepThePlace(t *testing.T) {
 	}
 	w.Waits("k", "id", 9)
 	w.Deliver("k", "id", granted(8))
-	if p := w.Places(); len(p) != 1 || p[0].Seq != 9 || waiting != 1 {
-		t.Errorf("places %v after an old hint, %d wait", p, waiting)
+	if p := w.Positions(); len(p) != 1 || p[0].Seq != 9 || waiting != 1 {
+		t.Errorf("positions %v after an old hint, %d wait", p, waiting)
 	}
 	w.Deliver("k", "id", granted(9))
-	if p := w.Places(); len(p) != 0 || waiting != 0 {
-		t.Errorf("places %v after the grant, %d wait", p, waiting)
+	if p := w.Positions(); len(p) != 0 || waiting != 0 {
+		t.Errorf("positions %v after the grant, %d wait", p, waiting)
 	}
 	w.Waits("k", "id", 10)
 	stop()

@@ -6,7 +6,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// page is how many claims a walk reads at once: enough for all that stand
+// page is how many claims a walk reads at once: enough for all that are
 // before the first waiter of nearly every key.
 const page = 16
 

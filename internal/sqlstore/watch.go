@@ -9,8 +9,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Place is a position that this process watches.
-type Place struct {
+// Position is a position that this process watches.
+type Position struct {
 	Key, ID string
 	Seq     int64
 }
@@ -191,17 +191,17 @@ func (w *Watchers) Nudge() {
 	}
 }
 
-// Places lists the positions that are watched.
-func (w *Watchers) Places() []Place {
+// Positions lists the positions that are watched.
+func (w *Watchers) Positions() []Position {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	places := make([]Place, 0, w.waiting)
+	positions := make([]Position, 0, w.waiting)
 	for id, all := range w.byID {
 		for _, x := range all {
 			if x.seq != 0 {
-				places = append(places, Place{x.key, id, x.seq})
+				positions = append(positions, Position{x.key, id, x.seq})
 			}
 		}
 	}
-	return places
+	return positions
 }

@@ -4,8 +4,8 @@
 // # What it promises
 //
 // Everything that package driver asks for, between machines, first come, first
-// served. What was granted is durable before it is answered, and stands
-// through a crash and a restart of the server, if the server makes its commits
+// served. What was granted is durable before it is answered, and survives
+// a crash and a restart of the server, if the server makes its commits
 // durable (innodb_flush_log_at_trx_commit = 1). Expiry follows the server's
 // clock. Tokens rise through release, expiry, deletion and restart, as long as
 // that clock is not set back by more than the ten minutes for which the rows

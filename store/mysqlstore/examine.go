@@ -128,7 +128,7 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 	if s.remote {
 		all = append(all, driver.Finding{
 			Name: "tls", Severity: driver.Note,
-			What: "the connection is not encrypted: whoever is on the way can take or break locks",
+			What: "the connection is not encrypted: an attacker on the way can take or break locks",
 			Mend: "set up TLS on the server, then write tls=true or ca=FILE in the URL",
 		})
 	}

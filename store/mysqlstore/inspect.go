@@ -55,7 +55,7 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 	return n, nil
 }
 
-// infos reads keys and their claims as they stand at one moment. last is the
+// infos reads keys and their claims as they are at one moment. last is the
 // last key if there may be more.
 func (s *Store) infos(ctx context.Context, where string, limit int) (infos []driver.KeyInfo, last string, err error) {
 	if err := s.ready(ctx); err != nil {

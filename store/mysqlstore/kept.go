@@ -208,7 +208,7 @@ func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure
 		",result=", result, " WHERE k=", literal(key))))
 }
 
-// sweepRecords removes records whose time is over. It skips those that a transaction
+// sweepRecords removes expired records. It skips those that a transaction
 // has locked.
 func (s *Store) sweepRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)

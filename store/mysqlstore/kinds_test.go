@@ -13,7 +13,7 @@ import (
 
 // A holder is moved to another ID in the transaction in which another request walks the
 // queue: it still comes before the waiters, few of them or many.
-func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
+func TestMovedHolderIsStillTheFirst(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, patient)
@@ -23,7 +23,7 @@ func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
 		h, _ := take(t, s, claimOf(key, "h"), time.Minute, true)
 		for range waiters {
 			take(t, s, claimOf(key, "w"), time.Minute, true)
-			// Nobody's position ends meanwhile, however slow the machine is.
+			// No position ends meanwhile, however slow the machine is.
 			d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR WHERE k=?", key)
 		}
 		mustRelease(t, s, first)
@@ -44,7 +44,7 @@ func TestWhoIsMovedIsStillTheFirst(t *testing.T) {
 			eventually(t, fmt.Sprintf("%d requests share the next transaction", n), 10*time.Second, func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return s.lines[key].Waiting() == n
+				return s.queues[key].Waiting() == n
 			})
 		}
 		do("the transaction under way", func(*tx) error {

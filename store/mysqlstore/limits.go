@@ -358,7 +358,7 @@ func literals(keys []string) string {
 }
 
 // sweepLimits removes states that are as if their keys had never been used, of the next
-// n keys, and IDs whose time is over. It returns where it ended, "" if that is the end
+// n keys, and expired IDs. It returns where it ended, "" if that is the end
 // of the table, and with an error the beginning of the page that failed.
 func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -431,7 +431,7 @@ func (s *Store) sweepStates(ctx context.Context, after string, page int) (last s
 	return last, nil
 }
 
-// sweepIDs removes IDs whose time is over, at most n: some in each transaction,
+// sweepIDs removes expired IDs, at most n: some in each transaction,
 // because what a statement may name is bounded by max_allowed_packet.
 func (s *Store) sweepIDs(ctx context.Context, n int) error {
 	for n > 0 {

@@ -51,7 +51,7 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 // one. any is false if there can be none.
 func spanOf(prefix, after string) (where string, any bool) {
 	// The server compares well with a text that is as long as the column at most, so
-	// one more byte cannot stand for what comes after a key.
+	// one more byte cannot mean what comes after a key.
 	if len(prefix) > check.MaxKey {
 		return "", false
 	}

@@ -229,7 +229,7 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 	eventually(t, "all wait", 10*time.Second, func() bool { return s.limits.batch.Waiting() == 31 })
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
-		t.Errorf("who left: %v", err)
+		t.Errorf("a caller that left: %v", err)
 	}
 	commit(t, blocker)
 	wg.Wait()
@@ -360,7 +360,7 @@ func TestLimitsThatLockNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	if d := takeOne(t, s, "k", l, 5); !d.OK {
-		t.Errorf("who was refused and is allowed now: %+v", d)
+		t.Errorf("a request that was refused and is allowed now: %+v", d)
 	}
 	if d := takeOne(t, s, "k", l, 1); d.OK {
 		t.Errorf("%+v", d)

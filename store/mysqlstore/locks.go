@@ -87,7 +87,7 @@ func (s *Store) release(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// releaseAlone is release for Close: nothing new goes into the lines any more.
+// releaseAlone is release for Close: nothing new goes into the queues any more.
 func (s *Store) releaseAlone(ctx context.Context, c driver.Claim) error {
 	var refused error
 	o := &op{Item: batch.NewItem(), run: releasing(c, &refused)}

@@ -130,7 +130,7 @@ func closeCleansUp(t *testing.T, hot bool) {
 }
 
 // The last caller that waits for a transaction gives up before it has begun: no
-// connection is free. The transaction is given up, and so is the key's line.
+// connection is free. The transaction is given up, and so is the key's queue.
 func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	t.Parallel()
 	s := shared(t).openWith(t, patient)
@@ -145,7 +145,7 @@ func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	left := make(chan error, 1)
 	go func() {
 		left <- s.do(ctx, "k", false, func(*tx) error {
-			t.Error("the transaction went on for nobody")
+			t.Error("the transaction went on without a caller")
 			return nil
 		})
 	}()
@@ -157,12 +157,12 @@ func TestLeavingBeforeTheTransactionBegins(t *testing.T) {
 	eventually(t, "the transaction is given up", patience/2, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.lines) == 0
+		return len(s.queues) == 0
 	})
 }
 
-// A line stays as long as a caller uses it.
-func TestLinesComeAndGo(t *testing.T) {
+// A keyQueue stays as long as a caller uses it.
+func TestKeyQueuesComeAndGo(t *testing.T) {
 	t.Parallel()
 	s := shared(t).openWith(t, patient)
 	var wg sync.WaitGroup
@@ -181,9 +181,9 @@ func TestLinesComeAndGo(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	eventually(t, "no line is left", time.Minute, func() bool {
+	eventually(t, "no queue is left", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.lines) == 0
+		return len(s.queues) == 0
 	})
 }

@@ -348,7 +348,7 @@ func togetherNoDeadlockSurfaces(t *testing.T, d *database) {
 	wg.Wait()
 	<-swept
 	if several.Load() == 0 {
-		t.Error("nobody was granted several")
+		t.Error("no client was granted several")
 	}
 	t.Logf("%d times several were granted, %d times refused, %d single ones", several.Load(), refused.Load(), single.Load())
 }

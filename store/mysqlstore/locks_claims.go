@@ -151,7 +151,7 @@ func (t *tx) Claims(_ string, after int64, limit int) ([]sqlstore.Claim, error) 
 		if n := len(t.claims); !t.complete && t.loaded && n > 0 && after > t.claims[n-1].Seq {
 			return t.query(words("seq>", integer(after), " ORDER BY seq LIMIT ", integer(int64(limit)))) // a position deep in the queue
 		}
-		if rest := t.claims[t.place(after+1):]; t.complete || len(rest) >= limit {
+		if rest := t.claims[t.index(after+1):]; t.complete || len(rest) >= limit {
 			return slices.Clone(rest[:min(limit, len(rest))]), nil
 		}
 		if err := t.more(); err != nil {
@@ -197,8 +197,8 @@ func (t *tx) cached(seq int64) (int, bool) {
 	return i, i >= 0
 }
 
-// place is where in the cache a claim is, or would be.
-func (t *tx) place(seq int64) int {
+// index is where in the cache a claim is, or would be.
+func (t *tx) index(seq int64) int {
 	i, _ := slices.BinarySearchFunc(t.claims, seq, func(c sqlstore.Claim, seq int64) int { return cmp.Compare(c.Seq, seq) })
 	return i
 }
@@ -206,7 +206,7 @@ func (t *tx) place(seq int64) int {
 // InsertClaim implements sqlstore.Tx. A claim that Move renames comes back before the
 // later ones, and a walk must find it there.
 func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
-	if i := t.place(c.Seq); t.complete || i < len(t.claims) {
+	if i := t.index(c.Seq); t.complete || i < len(t.claims) {
 		t.claims = slices.Insert(t.claims, i, c)
 	}
 	t.writes = append(t.writes, words("INSERT INTO baton_claim (k,seq,id,owner,weight,cap,held,ttl,since,ends) VALUES (", literal(t.key), ",",
@@ -225,14 +225,14 @@ func (t *tx) end(ends int64) string {
 	return stamp(ends)
 }
 
-// lockClaims locks the rows of places, so that no renewal is under way, and
+// lockClaims locks the rows of the positions, so that no renewal is under way, and
 // reads the clock again.
-func (t *tx) lockClaims(places []sqlstore.Place) error {
+func (t *tx) lockClaims(positions []sqlstore.Position) error {
 	if _, _, err := t.LockKey(t.key); err != nil {
 		return err
 	}
 	var seqs list
-	for _, p := range places {
+	for _, p := range positions {
 		if p.Seq > 0 && t.row.Busy {
 			seqs.add(integer(p.Seq))
 		}

@@ -94,7 +94,7 @@ func noDeadlockSurfaces(t *testing.T, d *database) {
 	wg.Wait()
 	<-swept
 	if served.Load() == 0 {
-		t.Error("nobody was served")
+		t.Error("no client was served")
 	}
 	t.Logf("%d served, %d gave up", served.Load(), given.Load())
 }

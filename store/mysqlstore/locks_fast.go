@@ -11,7 +11,7 @@ import (
 )
 
 // The fast path: one statement that changes one row, in a commit of its own, for keys
-// that have no waiters and are not shared. All that it must know stands in the row. SET
+// that have no waiters and are not shared. All that it must know is in the row. SET
 // is evaluated from left to right, or, in one mode of MariaDB, all at once: no item
 // reads what another one writes to its left.
 const (
@@ -24,7 +24,7 @@ const (
 		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
 		WHERE k=? AND busy=0 AND ends<=UTC_TIMESTAMP(6) AND ` + onward
 
-	// For an attempt that is repeated: only a holder that still stands keeps its token,
+	// For an attempt that is repeated: only a holder that has not expired keeps its token,
 	// and then it does not matter that the counter rises; and its owner, which Rename may
 	// have changed. Parameters: id, id, id, owner, id, TTL, key, id.
 	fastRepeat = `UPDATE baton_lock SET

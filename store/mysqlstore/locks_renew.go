@@ -44,7 +44,7 @@ func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Cla
 	if err := s.ready(ctx); err != nil {
 		return b.Failed(driver.Renewal{Err: err})
 	}
-	r := &renewal{s: s, pool: pool, b: b, places: b.Left(), ttl: ttl, look: make(map[string]bool), waiting: make(map[string]sqlstore.Place)}
+	r := &renewal{s: s, pool: pool, b: b, positions: b.Left(), ttl: ttl, look: make(map[string]bool), waiting: make(map[string]sqlstore.Position)}
 	var err error
 	for range maxTries {
 		b.Reset()
@@ -72,14 +72,14 @@ func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Cla
 
 // renewal is one part of a batch under way.
 type renewal struct {
-	s      *Store
-	pool   *sql.DB
-	b      *sqlstore.Batch
-	places []sqlstore.Place
-	ttl    time.Duration
+	s         *Store
+	pool      *sql.DB
+	b         *sqlstore.Batch
+	positions []sqlstore.Position
+	ttl       time.Duration
 
-	waiting map[string]sqlstore.Place // the first position of each key
-	look    map[string]bool           // keys that have to be looked at alone
+	waiting map[string]sqlstore.Position // the first position of each key
+	look    map[string]bool              // keys that have to be looked at alone
 }
 
 // together renews all rows that no other transaction has locked. It asks for the claims
@@ -93,10 +93,10 @@ func (r *renewal) together(ctx context.Context) error {
 	defer ses.close()
 
 	type id struct{ key, id string }
-	asked := make(map[id]bool, len(r.places))
+	asked := make(map[id]bool, len(r.positions))
 	var seqs, claims pairs
 	var keys, locks list
-	for _, p := range r.places {
+	for _, p := range r.positions {
 		asked[id{p.Key, p.ID}] = true
 		if p.Seq > 0 {
 			seqs.add(p.Key, p.Seq)
@@ -109,7 +109,7 @@ func (r *renewal) together(ctx context.Context) error {
 			words("SELECT k,id,seq,held FROM baton_claim FORCE INDEX (PRIMARY) WHERE ", seqs.are(), " AND ends>UTC_TIMESTAMP(6) ",
 				"AND EXISTS (SELECT 1 FROM baton_lock l WHERE l.k=baton_claim.k AND l.busy=1) FOR UPDATE SKIP LOCKED"),
 			func(rows *sql.Rows) error {
-				var p sqlstore.Place
+				var p sqlstore.Position
 				var held bool
 				if err := rows.Scan(&p.Key, &p.ID, &p.Seq, &held); err != nil || !asked[id{p.Key, p.ID}] {
 					return err
@@ -167,9 +167,8 @@ func (r *renewal) together(ctx context.Context) error {
 	return nil
 }
 
-// heads asks, for the keys that have waiters, how long their holders stand. Behind one
-// exclusive holder no waiter can be granted; of other keys a walk through the claims
-// tells more.
+// heads asks, for the keys that have waiters, when their holders expire. Behind one
+// exclusive holder no waiter can be granted. Other keys need a walk through the claims.
 func (r *renewal) heads() statement {
 	var keys list
 	for key := range r.waiting {
@@ -217,16 +216,16 @@ func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []dr
 	defer cancel()
 	var wg sync.WaitGroup
 	gate := make(chan struct{}, maxAlone)
-	for key, places := range at {
+	for key, positions := range at {
 		gate <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-gate }()
-			some := make([]driver.Claim, len(places))
-			for n, i := range places {
+			some := make([]driver.Claim, len(positions))
+			for n, i := range positions {
 				some[n] = claims[i]
 			}
 			for n, a := range r.s.lookAt(ctx, key, some, r.ttl) {
-				answers[places[n]] = a
+				answers[positions[n]] = a
 			}
 		})
 	}
@@ -242,7 +241,7 @@ func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, t
 		if err := t.lockClaims(b.Left()); err != nil {
 			return err
 		}
-		var places []sqlstore.Place
+		var positions []sqlstore.Position
 		for _, p := range b.Left() {
 			at, waiting, err := sqlstore.Find(t, p, b, us)
 			if err != nil {
@@ -256,10 +255,10 @@ func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, t
 				}
 				b.Held(p.ID, key, k.Token)
 			} else if waiting {
-				places = append(places, at)
+				positions = append(positions, at)
 			}
 		}
-		return sqlstore.Look(t, key, places, b, us, &t.fx)
+		return sqlstore.Look(t, key, positions, b, us, &t.fx)
 	})
 	if err != nil {
 		return b.Failed(driver.Renewal{Err: err})

@@ -250,9 +250,9 @@ func TestSweepPassesLockedRows(t *testing.T) {
 	}
 }
 
-// Trap 2: a release that waits for the key's row must see who joined the queue while it
+// Trap 2: a release that waits for the key's row must see claims that joined the queue while it
 // waited.
-func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
+func TestReleaseSeesClaimsThatJoinedWhileItWaited(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	a, b := d.openWith(t, patient), d.openWith(t, patient)
@@ -285,7 +285,7 @@ func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
 }
 
 // Trap 3: a holder is renewing while another reads that it has ended.
-func TestWhoRenewsIsNotDead(t *testing.T) {
+func TestRenewedClaimIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, patient)
@@ -444,7 +444,7 @@ func TestLockedRowIsNotLost(t *testing.T) {
 }
 
 // Trap 7, of the sweep: rows that another transaction has locked hold up neither sweep.
-func TestSweepWaitsForNobody(t *testing.T) {
+func TestSweepWaitsForNoTransaction(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, patient)

@@ -220,7 +220,7 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	}
 	var many []driver.Claim // more than a walk reads at once
 	for range firstClaims + 8 {
-		// Nobody's position ends meanwhile, however slow the machine is.
+		// No position ends meanwhile, however slow the machine is.
 		d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)+INTERVAL 1 HOUR WHERE k=?", name+"k")
 		many = append(many, ask(claimOf(name+"k", "one of many"), true, false))
 	}

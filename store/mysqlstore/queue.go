@@ -36,9 +36,9 @@ type op struct {
 	err   error
 }
 
-// A line is the requests for one key that are under way or wait. Each key has its own
-// line, so that no request looks through those for other keys.
-type line struct {
+// A keyQueue is the requests of this process for one key that are under way or wait.
+// Each key has its own, so that no request looks through those for other keys.
+type keyQueue struct {
 	*batch.Batcher[*op]
 	users atomic.Int32 // callers, and the goroutine that sends; 0 only under Store.mu
 }
@@ -46,57 +46,57 @@ type line struct {
 // do makes run take part in a transaction about key and returns once that is
 // durable. What run sets may be read only if the result is nil.
 func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
-	l, err := s.enter(key)
+	q, err := s.enter(key)
 	if err != nil {
 		return err
 	}
-	defer s.exit(key, l)
+	defer s.exit(key, q)
 	o := &op{Item: batch.NewItem(), run: run, fresh: fresh}
-	if err := l.Do(ctx, o); err != nil {
+	if err := q.Do(ctx, o); err != nil {
 		return err
 	}
 	return o.err
 }
 
-// enter returns the line of a key. It stays until exit was called as often as enter.
-func (s *Store) enter(key string) (*line, error) {
+// enter returns the keyQueue of a key. It is counted: each enter needs an exit.
+func (s *Store) enter(key string) (*keyQueue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return nil, driver.ErrClosed
 	}
-	l := s.lines[key]
-	if l == nil {
-		l = s.newLine(key)
-		s.lines[key] = l
+	q := s.queues[key]
+	if q == nil {
+		q = s.newKeyQueue(key)
+		s.queues[key] = q
 	}
-	l.users.Add(1)
-	return l, nil
+	q.users.Add(1)
+	return q, nil
 }
 
-func (s *Store) exit(key string, l *line) {
+func (s *Store) exit(key string, q *keyQueue) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l.users.Add(-1) == 0 {
-		delete(s.lines, key)
+	if q.users.Add(-1) == 0 {
+		delete(s.queues, key)
 	}
 }
 
-func (s *Store) newLine(key string) *line {
-	l := new(line)
-	l.Batcher = batch.New(batch.Config[*op]{
+func (s *Store) newKeyQueue(key string) *keyQueue {
+	q := new(keyQueue)
+	q.Batcher = batch.New(batch.Config[*op]{
 		Send: func(ctx context.Context, ops []*op) { s.transact(ctx, key, ops) },
 		Go: func(send func()) {
-			l.users.Add(1) // beside the caller for which it sends
+			q.users.Add(1) // beside the caller for which it sends
 			s.serving.Go(func() {
-				defer s.exit(key, l)
+				defer s.exit(key, q)
 				send()
 			})
 		},
 		Max: maxBatch, InFlight: 1, Yield: true,
 		Context: s.life, Timeout: patience, Grace: sqlstore.Grace, // see sqlstore.Outlive
 	})
-	return l
+	return q
 }
 
 // transact makes one transaction about key, again if the server undid it.

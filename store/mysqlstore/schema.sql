@@ -24,11 +24,11 @@
 CREATE TABLE IF NOT EXISTS baton_lock (
 	k      VARBINARY(512) NOT NULL COMMENT 'the key',
 	last   BIGINT         NOT NULL COMMENT 'the highest token that was drawn',
-	busy   TINYINT        NOT NULL COMMENT '1: look into baton_claim, too',
+	busy   TINYINT        NOT NULL COMMENT '1: baton_claim may have rows of this key',
 	token  BIGINT         NOT NULL COMMENT 'of the holder',
 	weight BIGINT         NOT NULL COMMENT 'of the holder: 1 if it became a reader',
-	id     VARBINARY(64)  NOT NULL COMMENT 'of the holder, or of the last one, secret',
-	owner  VARBINARY(128) NOT NULL COMMENT 'who the holder, or the last one, says it is',
+	id     VARBINARY(64)  NOT NULL COMMENT 'of the holder, or of the last one; secret',
+	owner  VARBINARY(128) NOT NULL COMMENT 'the name of the holder, or of the last one',
 	since  DATETIME(6)    NOT NULL COMMENT 'when it was granted, UTC',
 	ends   DATETIME(6)    NOT NULL COMMENT 'when it expires, or ended, UTC; 1970: released',
 	PRIMARY KEY (k)
@@ -36,14 +36,14 @@ CREATE TABLE IF NOT EXISTS baton_lock (
 
 CREATE TABLE IF NOT EXISTS baton_claim (
 	k      VARBINARY(512) NOT NULL COMMENT 'the key',
-	seq    BIGINT         NOT NULL COMMENT 'the place in line, and the token once held',
+	seq    BIGINT         NOT NULL COMMENT 'position in the queue; the fencing token once granted',
 	id     VARBINARY(64)  NOT NULL COMMENT 'secret',
-	owner  VARBINARY(128) NOT NULL COMMENT 'who it says it is',
+	owner  VARBINARY(128) NOT NULL COMMENT 'the name of the waiter or holder',
 	weight BIGINT         NOT NULL COMMENT 'how much of the capacity',
 	cap    BIGINT         NOT NULL COMMENT 'the capacity, 2^40: a read-write lock',
 	held   TINYINT        NOT NULL COMMENT '1: holds, 0: waits',
 	ttl    BIGINT         NOT NULL COMMENT 'microseconds',
-	since  DATETIME(6)    NOT NULL COMMENT 'when it was granted, or joined, UTC',
+	since  DATETIME(6)    NOT NULL COMMENT 'when it was granted, or queued, UTC',
 	ends   DATETIME(6)    NOT NULL COMMENT 'when it expires, UTC',
 	PRIMARY KEY (k, seq)
 ) ENGINE = InnoDB COMMENT = 'baton waiters and shared holders, schema 1';
@@ -54,7 +54,7 @@ CREATE TABLE IF NOT EXISTS baton_claim (
 CREATE TABLE IF NOT EXISTS baton_limit (
 	k     VARBINARY(512)                 NOT NULL COMMENT 'the key',
 	state MEDIUMTEXT CHARACTER SET ascii NOT NULL COMMENT 'what was taken, times in microseconds since 1970',
-	ends  DATETIME(6)                    NOT NULL COMMENT 'when the key is as if it had never been used, UTC',
+	ends  DATETIME(6)                    NOT NULL COMMENT 'when it expires: nothing counts any more, UTC',
 	PRIMARY KEY (k)
 ) ENGINE = InnoDB COMMENT = 'baton rate limits, schema 1';
 
@@ -62,7 +62,7 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 	k    VARBINARY(512) NOT NULL COMMENT 'the first key of the request',
 	id   VARBINARY(64)  NOT NULL COMMENT 'of a request that was allowed and may be repeated',
 	at   BIGINT         NOT NULL COMMENT 'when that was, in microseconds since 1970',
-	wait BIGINT         NOT NULL COMMENT 'how far its turn was from then, in microseconds',
+	wait BIGINT         NOT NULL COMMENT 'from then to its turn, in microseconds',
 	ends DATETIME(6)    NOT NULL COMMENT 'when it is forgotten, UTC',
 	PRIMARY KEY (k, id),
 	KEY (ends)
@@ -72,11 +72,11 @@ CREATE TABLE IF NOT EXISTS baton_record (
 	k        VARBINARY(512)                 NOT NULL COMMENT 'the key',
 	state    VARCHAR(9) CHARACTER SET ascii NOT NULL COMMENT 'begun, succeeded or failed',
 	token    BIGINT                         NOT NULL COMMENT 'of the last attempt that began',
-	owner    VARBINARY(128)                 NOT NULL COMMENT 'who says it began it',
+	owner    VARBINARY(128)                 NOT NULL COMMENT 'the name of the last attempt that began',
 	attempts BIGINT                         NOT NULL COMMENT 'how many have begun',
 	began    DATETIME(6)                    NOT NULL COMMENT 'UTC',
 	finished DATETIME(6)                             COMMENT 'UTC',
-	until    DATETIME(6)                    NOT NULL COMMENT 'when it is as if it had never been, UTC',
+	until    DATETIME(6)                    NOT NULL COMMENT 'when it expires, UTC',
 	result   MEDIUMBLOB                              COMMENT 'what the attempt left',
 	PRIMARY KEY (k),
 	KEY (until)

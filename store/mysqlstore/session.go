@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A statement is text without parameters: keys and IDs stand in it as
+// A statement is text without parameters: keys and IDs are in it as
 // hexadecimal literals, which no setting of a session reads differently.
 type statement struct {
 	text string

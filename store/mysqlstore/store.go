@@ -50,7 +50,7 @@ type Store struct {
 	hot     contended.Keys      // keys that the single statements cannot serve
 
 	mu     sync.Mutex
-	lines  map[string]*line // of keys with a transaction under way, or about to be
+	queues map[string]*keyQueue // of keys with a transaction under way, or about to be
 	closed bool
 }
 
@@ -116,7 +116,7 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
 	s.early.Store(s.opts.early())
 	s.limits.batch = s.newLimitBatcher()
-	s.lines = make(map[string]*line)
+	s.queues = make(map[string]*keyQueue)
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
@@ -260,7 +260,7 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.limits.batch.Close()
-	for _, l := range s.lines {
+	for _, l := range s.queues {
 		l.Close()
 	}
 	s.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// InTx checks within the caller's own transaction that the lease stands, and locks its
+// InTx checks within the caller's own transaction that the lease is valid, and locks its
 // row: from a nil error until the transaction ends no other process can be granted the
 // lock, whatever the clocks do and however long the caller is stopped. What the
 // transaction wrote is therefore committed before any other holder can act, or not at
@@ -24,7 +24,7 @@ import (
 // SERIALIZABLE call InTx before the transaction reads anything: on a MariaDB with
 // innodb_snapshot_isolation, which is on by default since 11.6.2, a lease that was
 // renewed or has ended after the first read fails with error 1020, which says neither
-// that it stands nor that it is lost. Without that setting InTx sees the lease as it
+// that it is valid nor that it is lost. Without that setting InTx sees the lease as it
 // is, whatever the transaction saw before. A transaction that rolls back to a savepoint
 // older than the call is not bound to the lease any more: call InTx outside of
 // savepoints, or again. tx is for one goroutine at a time, as always.

@@ -41,7 +41,7 @@ func (p *poller) changed(_, waiting int) {
 
 // front is the first position that this process has for one key.
 type front struct {
-	sqlstore.Place
+	sqlstore.Position
 	since time.Time // since when it is the first
 	due   time.Time
 }
@@ -98,8 +98,8 @@ func (s *Store) poll() {
 
 // refront finds the first position of each key.
 func (s *Store) refront(fronts map[string]*front, now time.Time) {
-	first := make(map[string]sqlstore.Place)
-	for _, p := range s.watchers.Places() {
+	first := make(map[string]sqlstore.Position)
+	for _, p := range s.watchers.Positions() {
 		if old, ok := first[p.Key]; !ok || p.Seq < old.Seq {
 			first[p.Key] = p
 		}
@@ -107,8 +107,8 @@ func (s *Store) refront(fronts map[string]*front, now time.Time) {
 	for key, f := range fronts {
 		if p, ok := first[key]; !ok {
 			delete(fronts, key)
-		} else if p != f.Place {
-			f.Place, f.since, f.due = p, now, now
+		} else if p != f.Position {
+			f.Position, f.since, f.due = p, now, now
 		}
 	}
 	for key, p := range first {

@@ -1,9 +1,8 @@
--- baton_many_1 ends and makes many exclusive claims that nobody is in the way
--- of, in one commit. It waits for nobody but who is just making the same key,
--- and therefore makes keys in order. The answer is text: lines with the numbers
--- of the claims that were ended, an empty line, and lines with the numbers of
--- those that were granted and their tokens. Who is not in it has to be served
--- alone.
+-- baton_many_1 releases many exclusive locks and acquires many free ones, in one
+-- commit. It waits only for a transaction that inserts the same new key, and therefore
+-- inserts keys in order. The answer is text: lines with the numbers of the claims that
+-- were released, an empty line, and lines with the numbers of those that were granted
+-- and their tokens. A request that is not in it needs a call of its own.
 CREATE OR REPLACE FUNCTION baton_many_1(
 	_end_keys bytea[], _end_ids text[],
 	_keys bytea[], _ids text[], _owners text[], _ttls bigint[], _node text

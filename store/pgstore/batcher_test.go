@@ -177,7 +177,7 @@ func oneConnection(t *testing.T) (s, plain *Store, proxy *faultproxy.Proxy) {
 }
 
 // A caller that gives up before anything was sent has nothing to clean up.
-func TestCombinedCallerLeavesTheLine(t *testing.T) {
+func TestCombinedCallerLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	ctx, cancel := context.WithCancel(t.Context())

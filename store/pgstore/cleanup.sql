@@ -1,6 +1,6 @@
--- baton_sweep_1 removes rows of keys that nobody has used for a while, among
--- the given number of keys after the given one. upto is where it ended, NULL
--- at the end of all keys. Keys on which only dead claims are left are freed.
+-- baton_sweep_1 removes rows of keys that were not used for a while, among the
+-- given number of keys after the given one. upto is where it ended, NULL at the
+-- end of all keys. Keys on which only expired claims are left are freed.
 -- A row that is newer than old_ may have been written after the clock was set
 -- back, and is judged by what the clock says then.
 CREATE OR REPLACE FUNCTION baton_sweep_1(

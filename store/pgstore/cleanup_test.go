@@ -105,7 +105,7 @@ func TestSweepMeetsAClockSetBack(t *testing.T) {
 	})
 	mustBe(t, s, r.Claim, driver.Held)
 	if _, err := s.Acquire(t.Context(), writer("k")); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("somebody else: %v, want driver.ErrHeld", err)
+		t.Errorf("another claim: %v, want driver.ErrHeld", err)
 	}
 }
 

@@ -5,13 +5,13 @@
 // # What it promises
 //
 // Everything that package driver asks for, between all processes that use the same
-// database, first come, first served. What was granted or renewed has been committed
-// durably before it is answered, and stands through the crash of the server. An
-// uncontended lock costs one round trip and one commit that waits for the disk; its
-// release costs one round trip, and does not wait for the disk, because a release that
-// is lost in a crash costs others no more than a crash of the holder would. A release
-// grants the next waiters in the same commit. Waiters hold no connection. Tokens rise
-// through release, expiry, sweeping, restart and crash.
+// database, first come, first served. What was granted or renewed is on the disk before
+// it is answered, and survives a crash of the server. An uncontended lock costs one
+// round trip and one commit that waits for the disk. Its release costs one round trip,
+// and does not wait for the disk: a release that is lost in a crash costs a waiter no
+// more than a crash of the holder. A release grants the next waiters in the same commit.
+// Waiters hold no connection. Tokens rise through release, expiry, cleanup, restart and
+// crash.
 //
 // Several locks that are free are granted by one statement in one transaction
 // (AcquireAll, which baton.LockAll tries first): all or none, also when the process or
@@ -27,8 +27,8 @@
 // One function on the server makes a decision in one round trip, about up to sixteen
 // limits, by the server's clock, which it reads when it has locked their rows. It does
 // not wait for the disk: see Store.Take. The table baton_limit has a row for each key
-// of which something was taken and has not come back (the view baton_limits shows
-// them); processes that decide remove some that have expired. The table baton_override
+// of which something was taken and still counts (the view baton_limits shows them);
+// processes that decide remove some that have expired. The table baton_override
 // has a row for each limit that is overridden (the view baton_overrides shows them).
 //
 // # Records of operations
@@ -36,9 +36,9 @@
 // The table baton_record has a row for each operation that was begun (the view
 // baton_records shows them). Each call is one function on the server, in one round
 // trip and, unless nothing changes, one commit that waits for the disk. Attempts
-// that begin remove rows whose time is over.
+// that begin remove expired rows.
 //
-// # What it leans on
+// # What it relies on
 //
 //   - The server's clock decides expiry. One that is set forward by more than
 //     the margin of a lease gives locks away early; the fencing token, which
@@ -47,14 +47,13 @@
 //   - fsync and full_page_writes are on. Examine says if not.
 //   - Old versions of rows can be cleaned up. While a transaction with an old
 //     snapshot is open in the same database (pg_dump, a long report, one that is
-//     idle), each use of a lock or limit leaves a version that all later ones read
-//     past: one lock that is taken and released all the time is several times as slow
-//     after half a minute of a dump. It recovers afterwards. Where dumps last, keep
-//     the locks in a database of their own. Examine names a transaction that has been
-//     open for 20 seconds.
-//   - After a fail-over to a standby that was not synchronous the locks of the
-//     last moments are gone while their holders believe in them, as with every
-//     other row.
+//     idle), each use of a lock or limit leaves a version that later ones have to skip.
+//     A lock that is taken and released all the time is several times as slow after
+//     half a minute of a dump, and recovers afterwards. Where dumps take long, keep the
+//     locks in a database of their own. Examine names a transaction that has been open
+//     for 20 seconds.
+//   - After a fail-over to a standby that was not synchronous, the last rows that were
+//     written are missing, and with them locks whose holders go on.
 //
 // # Connections
 //

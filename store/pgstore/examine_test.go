@@ -25,7 +25,7 @@ func examined(t *testing.T, s *Store) (names []string) {
 	}
 	for _, f := range all {
 		if f.What == "" || !strings.HasSuffix(f.What, ".") || f.Mend == "" && f.Severity > driver.Note {
-			t.Errorf("%+v: it says nothing, or does not mend", f)
+			t.Errorf("%+v: it says nothing, or has no remedy", f)
 		}
 		if f.Name != "fsync" && f.Name != "idle-timeout" {
 			names = append(names, f.Name)

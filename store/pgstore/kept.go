@@ -27,8 +27,7 @@ const (
 	findRecordSQL   = `SELECT` + recordColumns + `baton_record_find_1($1::bytea)`
 	forgetRecordSQL = `SELECT` + recordColumns + `baton_record_forget_1($1::bytea)`
 
-	// Those whose time is over are among them: otherwise a page could read any number
-	// of rows.
+	// Expired records are included: without them a page could read any number of rows.
 	listRecordsSQL = `SELECT key, state, token, owner, attempts, began, finished, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint
 		FROM baton_record WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
 )

@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS baton_record (
 	key      bytea PRIMARY KEY,
 	state    text        NOT NULL, -- begun, succeeded or failed
 	token    bigint      NOT NULL, -- of the last attempt that began
-	owner    text        NOT NULL, -- who began it
+	owner    text        NOT NULL, -- of the last attempt that began
 	attempts bigint      NOT NULL, -- how many have begun
 	began    timestamptz NOT NULL,
 	finished timestamptz,
@@ -22,12 +22,12 @@ CREATE OR REPLACE VIEW baton_records AS
 	FROM baton_record WHERE until > clock_timestamp();
 
 -- The functions answer with how it ended (0 there is no such record, or the
--- attempt is superseded; 1 done), the row that stands then, and how many
--- microseconds it is kept still. What stays as it was is not waited for; what is
--- written has reached the disk before it is answered or seen by others.
+-- attempt is superseded; 1 done), the row as it is then, and for how many
+-- microseconds more it is kept. A change is on the disk before it is answered or
+-- visible to other transactions. A call that changes nothing does not wait for the disk.
 
--- baton_record_rest_1 comes last: it says how long a row is kept still, and makes
--- a transaction that has changed something wait for the disk, and no other.
+-- baton_record_rest_1 comes last: it says for how long a row is still kept, and makes
+-- the commit wait for the disk if the transaction changed something.
 CREATE OR REPLACE FUNCTION baton_record_rest_1(_changed boolean, _until timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
 	IF _changed THEN
@@ -55,7 +55,7 @@ BEGIN
 			ON CONFLICT (key) DO NOTHING RETURNING b.* INTO r;
 		EXIT WHEN FOUND;
 		SELECT b.* INTO r FROM baton_record b WHERE b.key = _key FOR UPDATE;
-		CONTINUE WHEN NOT FOUND; -- somebody has removed it
+		CONTINUE WHEN NOT FOUND; -- another transaction has removed it
 		now_ := clock_timestamp(); -- after the wait for the lock
 		IF r.until <= now_ THEN
 			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = 1, began = now_, finished = NULL,
@@ -73,8 +73,8 @@ BEGIN
 		EXIT;
 	END LOOP;
 	IF changed THEN
-		-- A few whose time is over, more than are made. Nobody is waited for. The
-		-- index can be asked with a constant only, and the clock may be set back.
+		-- Removes a few expired records, more than are made, and waits for no
+		-- transaction. The index needs a constant, and the clock may be set back.
 		now_ := clock_timestamp();
 		DELETE FROM baton_record b WHERE b.ctid = ANY (ARRAY (
 			SELECT o.ctid FROM baton_record o WHERE o.until <= now_ AND o.until <= clock_timestamp()
@@ -143,8 +143,8 @@ CREATE OR REPLACE VIEW baton_overrides AS
 	SELECT convert_from(key, 'UTF8') AS key, n, period * interval '1 microsecond' AS period, burst, until
 	FROM baton_override WHERE until > clock_timestamp();
 
--- baton_override_set_1 sets the override of a key, for so many microseconds, or removes
--- it if there are none. The answer is 0 if as many others stand as there may be, else 1.
+-- baton_override_set_1 sets the override of a key for _keep microseconds, or removes it
+-- if _keep is 0. The answer is 0 if other keys have _most overrides already, else 1.
 CREATE OR REPLACE FUNCTION baton_override_set_1(_key bytea, _n bigint, _period bigint, _burst bigint, _keep bigint, _most int) RETURNS int
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -153,7 +153,7 @@ DECLARE
 	until_ timestamptz;
 BEGIN
 	PERFORM baton_begin_1(), baton_durable_1();
-	-- The table is small. The server takes what it must not read as a whole for so dear
+	-- The table is small. With sequential scans off, the server estimates such a cost
 	-- that it compiles the statement each time.
 	PERFORM set_config('enable_seqscan', 'on', true);
 	IF _keep = 0 THEN

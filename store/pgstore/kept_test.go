@@ -226,7 +226,7 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 	wg.Wait()
 }
 
-// An attempt that begins looks for a few records whose time is over, and for that reads
+// An attempt that begins looks for a few expired records, and for that reads
 // none of those that stand.
 func TestRecordsThatStandAreNotReadByOthers(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,5 @@
 -- baton_downgrade_1 makes a writer a reader. state is 0 if it holds nothing. A
--- transaction that depends on the lease comes to its end first: until then no
--- reader is granted.
+-- transaction that depends on the lease ends first: until then no reader is granted.
 CREATE OR REPLACE FUNCTION baton_downgrade_1(
 	_k bytea, _id text, _ticket bigint, _ttl bigint, OUT state int, OUT token bigint, OUT granted text
 ) LANGUAGE plpgsql AS $$
@@ -37,8 +36,8 @@ BEGIN
 	PERFORM baton_durable_1();
 END $$;
 
--- baton_move_1 passes what _id holds to _new. state is 0 if it holds nothing. A
--- transaction that depends on the lease comes to its end first.
+-- baton_move_1 makes _new the holder of what _id holds. state is 0 if it holds
+-- nothing. A transaction that depends on the lease ends first.
 CREATE OR REPLACE FUNCTION baton_move_1(
 	_k bytea, _id text, _ticket bigint, _new text, _owner text, _node text, _ttl bigint, OUT state int, OUT token bigint
 ) LANGUAGE plpgsql AS $$

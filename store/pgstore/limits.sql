@@ -13,7 +13,7 @@
 -- allowed.
 
 CREATE TABLE IF NOT EXISTS baton_limit (
-	key     bytea PRIMARY KEY, -- and no other index: it would make decisions dear
+	key     bytea PRIMARY KEY, -- no other index, which would make decisions slow
 	state   bigint[]    NOT NULL,
 	expires timestamptz NOT NULL
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05,
@@ -23,7 +23,7 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 	key     bytea       NOT NULL, -- the first of the request
 	id      text COLLATE "C" NOT NULL,
 	at      bigint      NOT NULL, -- when it was allowed, in microseconds since 1970
-	wait    bigint      NOT NULL, -- how far its turn was from then, in microseconds
+	wait    bigint      NOT NULL, -- from then to its turn, in microseconds
 	expires timestamptz NOT NULL,
 	PRIMARY KEY (key, id)
 ) WITH (autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -39,11 +39,10 @@ CREATE OR REPLACE VIEW baton_limits AS
 --
 --	how it ended, when, the state that was there …
 --
--- or a shorter one that says the same, from which the caller reckons everything
--- else. It ended with 0 refused, 1
--- allowed, 2 repeated, or 3 if the clock is outside the windows of a calendar.
--- _look says that nothing will change, as far as the caller can guess: then
--- nothing is locked to see whether that is so.
+-- or a shorter one that says the same, from which the caller computes everything
+-- else. It ended with 0 refused, 1 allowed, 2 repeated, or 3 if the clock is outside
+-- the windows of a calendar. With _look the caller expects that nothing will change:
+-- the function first decides without a lock.
 --
 -- Commits do not wait for the disk: what a crash takes back is allowed once more.
 CREATE OR REPLACE FUNCTION baton_take_1(
@@ -104,7 +103,7 @@ BEGIN
 				EXIT;
 			END IF;
 			INSERT INTO baton_limit (key, state, expires) VALUES (_key, a[5:], until_) ON CONFLICT (key) DO NOTHING;
-			EXIT WHEN FOUND; -- or somebody was faster
+			EXIT WHEN FOUND; -- else another transaction inserted the row first
 		END IF;
 	END LOOP;
 	IF _n[1] = 1 AND _mode = 0 AND cardinality(s) > 40 AND s[1] = 1 AND s[cardinality(s) - 1] <= baton_until_1(_n, now_) THEN
@@ -114,10 +113,9 @@ BEGIN
 END $$;
 
 -- baton_take_many_1 makes decisions about one limit each, in order where they are
--- about one key. Keys are locked in order, so that it waits for others, but
--- nobody for it in a circle, and written once. There are eighteen numbers for
--- each request: the eleven of the limit, and the rest of what baton_take_1 wants
--- to know. The answer is, for each,
+-- about one key. Keys are locked in order, so there is no deadlock, and each is
+-- written once. There are eighteen numbers for each request: the eleven of the limit,
+-- and the other arguments of baton_take_1. The answer is, for each,
 --
 --	its number, how many numbers the state has that was there, how it ended, when, the state …
 CREATE OR REPLACE FUNCTION baton_take_many_1(_keys bytea[], _numbers bigint[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -189,7 +187,7 @@ BEGIN
 			IF look_ THEN
 				look_ := false;
 			ELSIF cardinality(s) = 0 THEN
-				IF there THEN -- else a row may be there by now, of somebody who was not in the way
+				IF there THEN -- else a request that did not wait for us may have made the row by now
 					DELETE FROM baton_limit WHERE key = r.k;
 				END IF;
 				EXIT;
@@ -198,7 +196,7 @@ BEGIN
 				EXIT;
 			ELSE
 				INSERT INTO baton_limit (key, state, expires) VALUES (r.k, s, until_) ON CONFLICT (key) DO NOTHING;
-				EXIT WHEN FOUND; -- or somebody was faster
+				EXIT WHEN FOUND; -- else another transaction inserted the row first
 			END IF;
 		END LOOP;
 		answer := answer || part;
@@ -265,8 +263,8 @@ BEGIN
 				ok := 1; wait_ := 0; taken := now_;
 			END IF;
 		END IF;
-		-- If one refuses when others have said what they take, they are asked
-		-- again for what they would keep without.
+		-- If one limit refuses after others have allowed, these are asked again for
+		-- what they keep if nothing is taken.
 		do_ := true;
 		changed := false;
 		WHILE ok < 2 LOOP
@@ -324,11 +322,11 @@ BEGIN
 	RETURN ARRAY[ok, now_, taken, wait_] || answer;
 END $$;
 
--- baton_sweep_limits_1 removes what has expired: of IDs, so many, and of keys,
--- those among so many after the given one. upto is where it ended, NULL at the
--- end of all keys. It waits for nobody.
+-- baton_sweep_limits_1 removes what has expired: _page IDs, and the keys among the
+-- _page keys after the given one. upto is where it ended, NULL at the end of all keys.
+-- It waits for no transaction.
 --
--- clock_ is what an index is asked with. A row that is newer may have been written
+-- clock_ is what the index is asked with. A row that is newer may have been written
 -- after the clock was set back, and is judged by what the clock says then.
 CREATE OR REPLACE FUNCTION baton_sweep_limits_1(_after bytea, _page int, OUT upto bytea, OUT removed int)
 LANGUAGE plpgsql AS $$

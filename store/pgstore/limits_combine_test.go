@@ -239,7 +239,7 @@ func TestCombinedDecisionCallersLeave(t *testing.T) {
 	inLimitLine(t, s, 1)
 	cancel()
 	if err := <-leaves; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
-		t.Errorf("left the line: %v", err)
+		t.Errorf("left the queue: %v", err)
 	}
 	if _, err := tx.Exec(t.Context(), `INSERT INTO baton_limit VALUES ('m', '{}', '-infinity')`); err != nil {
 		t.Fatal(err)
@@ -259,7 +259,7 @@ func TestCombinedDecisionCallersLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := <-stays; err != nil {
-		t.Errorf("in company of one who left: %v", err)
+		t.Errorf("beside a caller that left: %v", err)
 	}
 	for _, key := range []string{"k", "m"} {
 		if d := mustTake(t, plain, take(window(9), 0, key)); d.Limits[0].Remaining != 8 {

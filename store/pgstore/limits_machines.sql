@@ -1,16 +1,16 @@
 -- The machines of rate limits: one function for each, which does what package
 -- rate does in Go. The arguments are the numbers of the limit, the state, the
 -- present, the cost, the mode (0 take if allowed, 1 take anyway, 2 give back, 3
--- forget), the longest wait, when and for what turn that was taken which comes
--- back, and whether to do it or only to see what clocks and limits have made of
--- the state. The answer is
+-- forget), the longest wait, the moment and the turn of the take that is given
+-- back, and whether to act or only to bring the state up to date with clocks and
+-- limits. The answer is
 --
 --	allowed, whether to keep the state, how long, the wait for the turn, the state …
 --
--- The caller can reckon the rest from the state that was there. Each expression
+-- The caller computes the rest from the state that was there. Each expression
 -- costs half a microsecond: what is rare is behind conditions.
 
--- baton_sane_1 is true of states that a machine can reckon with.
+-- baton_sane_1 is true of states that a machine can compute with.
 CREATE OR REPLACE FUNCTION baton_sane_1(s bigint[]) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
 	SELECT array_ndims(s) = 1 AND array_lower(s, 1) = 1 AND 0 <= ALL (s) AND 9007199254740992 > ALL (s)
 		AND (s[1] <> 2 OR cardinality(s) <> 6 OR s[4] > greatest(s[5], s[6]) / 100)
@@ -114,7 +114,7 @@ BEGIN
 				ELSIF s[size - 1] = end_ OR s[2] <= mark THEN
 					s[2] := mark;
 					s[size] := s[size] + cost_;
-				ELSE -- others count for longer
+				ELSE -- later ones count for longer
 					first := 3;
 					WHILE s[first] < end_ LOOP
 						first := first + 2;
@@ -291,9 +291,9 @@ END $$;
 
 -- The numbers are 3, tokens, period, burst, how it waits, ahead, most, and q, r,
 -- full and its fraction. It waits as a token bucket with 0, as a queue with 1, and
--- with 2 and more as a queue whose turns may be so much less 2 ahead. A length of time is microseconds and a fraction
--- whose denominator is the tokens, t: n tokens take n * q + n * r / t of the first
--- and n * r % t of the other. The burst takes full.
+-- with w >= 2 as a queue whose turns may be w - 2 microseconds ahead. A length of time
+-- is microseconds and a fraction whose denominator is t, the tokens: n tokens take
+-- n * q + n * r / t of the first and n * r % t of the other. The burst takes full.
 CREATE OR REPLACE FUNCTION baton_bucket_1(
 	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
@@ -389,8 +389,8 @@ BEGIN
 		changed := 1;
 		n := least(_cost, _n[7]);
 		x := n * q + n * r / t; y := n * r % t;
-		-- Whoever asks next takes the place behind what is left. If something
-		-- that was taken later waits for its turn, that would be a turn of others.
+		-- The freed room goes to the next request. It must not be given back if a later
+		-- request already counts on it.
 		IF _n[5] >= 1 THEN
 			over := _n[6];
 		ELSE
@@ -417,8 +417,8 @@ BEGIN
 	RETURN ARRAY[CASE WHEN over = -1 THEN 0 ELSE 1 END, changed, u + (f > 0)::int, wait_, 3, _now + u, f, t, _n[3], n];
 END $$;
 
--- baton_consumed_1 is how much of a state has not come back, under whatever limit
--- it was taken, and in how many microseconds all has.
+-- baton_consumed_1 is how much of a state has not come back yet, under any limit, and
+-- in how many microseconds all will have.
 CREATE OR REPLACE FUNCTION baton_consumed_1(s bigint[], _now bigint, OUT n bigint, OUT back bigint) LANGUAGE plpgsql IMMUTABLE AS $$
 BEGIN
 	n := 0; back := 0;
@@ -445,9 +445,9 @@ BEGIN
 END $$;
 
 -- baton_mixed_1 is a machine for a key of which something was taken under limits of
--- another kind: the state is that of the other kind, or 4, and for each kind how many
--- numbers its state has, and the state. What was taken under the others counts
--- until it has come back there.
+-- another kind. The state is that of the other kind, or 4 and then for each kind how
+-- many numbers its state has, and the state. What was taken under another kind counts
+-- until that kind would have given it back.
 CREATE OR REPLACE FUNCTION baton_mixed_1(
 	_n bigint[], s bigint[], _now bigint, _cost bigint, _mode int, _ahead bigint, _at bigint, _wait bigint, _do boolean
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$

@@ -15,10 +15,10 @@ import (
 const (
 	acquireSQL = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
 
-	// boundedSQL asks for a position only if fewer wait than may: the first call has
-	// locked the key's row, so that nobody comes between. An answer with a token is
-	// about a position that the claim has already. Whom the first call granted the
-	// lock is durable, whatever the second one found.
+	// boundedSQL asks for a position only if fewer than MaxWaiting wait: the first call
+	// has locked the key's row, so that no other request comes between. An answer with
+	// a token is about a position that the claim has already. What the first call
+	// granted is durable, whatever the second one found.
 	boundedSQL = `SELECT first, more, coalesce(CASE WHEN split_part(first, E'\n', 3) <> '' THEN set_config('synchronous_commit', 'on', true) END, '')
 		FROM (SELECT first, CASE WHEN first LIKE '3 %' AND (first NOT LIKE '3 0 %' OR split_part(split_part(first, E'\n', 1), ' ', 6)::bigint < $8::bigint)
 			THEN baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, true, $9::boolean, $10::bigint) ELSE '' END AS more

@@ -1,23 +1,23 @@
--- The functions, which follow the tables.
+-- The functions of locks, which follow the tables.
 
 -- Rules that the functions keep:
 --
--- Whoever changes claims has locked the key's row first, with a statement of
--- its own, because a statement does not see what was committed after it began.
--- Only baton_renew does without, changes nothing but ends and ttl, and never
--- waits for a lock.
+-- A function that changes claims first locks the key's row, in a statement of its
+-- own, because a statement does not see what was committed after it began.
+-- baton_renew_1 is the exception: it changes only ends and ttl, and never waits for a
+-- lock.
 --
--- A transaction of a user that depends on a lease holds FOR KEY SHARE on its
--- row. Renewals and new waiters pass that. Nobody takes the row away without
--- FOR UPDATE, and that is asked for with SKIP LOCKED: a holder whose row is
--- not to be had stands, whatever its end.
+-- A user's transaction that depends on a lease holds FOR KEY SHARE on its row.
+-- Renewals and new waiters do not conflict with that. A row is taken away only with
+-- FOR UPDATE SKIP LOCKED: a holder whose row cannot be locked keeps the lock, whatever
+-- its end.
 --
--- Who got nothing that it will rely on need not wait for the disk: then the
--- commit is asynchronous. Grants and renewals are never.
+-- Only grants and renewals wait for the disk. Everything else commits asynchronously:
+-- if a crash undoes it, a TTL ends it.
 
--- baton_begin_1 refuses a transaction in which statements would not see what
--- was committed after it began. Tables that were small when they were last
--- looked at make plans that read all of them.
+-- baton_begin_1 refuses a transaction in which statements would not see what was
+-- committed after it began. It turns sequential scans off, because the statistics of a
+-- table that was small would choose them.
 CREATE OR REPLACE FUNCTION baton_begin_1() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
 	IF current_setting('transaction_isolation') <> 'read committed' THEN
@@ -34,9 +34,9 @@ BEGIN
 	END IF;
 END $$;
 
--- baton_own_1 locks the claim with the id, of a key whose row is locked. Without
--- its ticket it has to be looked for. Claims below the row's first are what
--- somebody left who deleted the row before.
+-- baton_own_1 locks the claim with the id, of a key whose row is locked. Without its
+-- ticket it is searched for. Claims with seq < first belong to an earlier row of the
+-- key that was deleted by hand; they do not count.
 CREATE OR REPLACE FUNCTION baton_own_1(_k bytea, _id text, _ticket bigint, _first bigint) RETURNS baton_claim
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -49,9 +49,9 @@ BEGIN
 	RETURN own;
 END $$;
 
--- baton_walk_1 goes through the claims of a key whose row is r and locked:
--- removes the dead, adds up the holders, grants what fits, and stops at the
--- first waiter that does not. The caller writes r.
+-- baton_walk_1 goes through the claims of a key whose row is r and locked: removes
+-- the expired ones, adds up the holders, grants the waiters that fit, and stops at the
+-- first that does not. The caller writes r.
 CREATE OR REPLACE FUNCTION baton_walk_1(
 	_k bytea, INOUT r baton_lock,
 	OUT used bigint, OUT capacity bigint, OUT claims boolean, OUT head bigint,
@@ -118,7 +118,7 @@ BEGIN
 END $$;
 
 -- baton_again_1 says in how many microseconds the head of the queue should ask
--- again, because it has to notice a holder that died. 0 is the usual time.
+-- again, because it has to notice a holder that crashed. 0 is the usual time.
 CREATE OR REPLACE FUNCTION baton_again_1(soonest timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
 	left_ bigint := extract(epoch FROM soonest - clock_timestamp()) * 1000000;
@@ -129,7 +129,7 @@ END $$;
 
 -- baton_acquire_1 makes one attempt. The answer is text, because a set of
 -- columns would be materialised: "state token again age remaining others",
--- and lines with the holder's owner and with those who were granted. state is 1
+-- and lines with the holder's owner and with the claims that were granted. state is 1
 -- held, 2 waiting, 3 refused, 4 held with another capacity.
 CREATE OR REPLACE FUNCTION baton_acquire_1(
 	_k bytea, _id text, _owner text, _node text, _weight bigint, _capacity bigint, _ttl bigint,
@@ -220,7 +220,7 @@ BEGIN
 		token := r.last;
 		state := 1;
 		now_ := clock_timestamp();
-		IF _weight = whole THEN -- nobody holds, so there are no claims
+		IF _weight = whole THEN -- there is no holder, so there are no claims
 			r.id := _id; r.token := token; r.weight := whole; r.owner := _owner; r.node := _node;
 			r.since := now_; r.ends := now_ + ttl_;
 		ELSE
@@ -260,7 +260,7 @@ BEGIN
 END $$;
 
 -- baton_release_1 ends a claim. The answer is text: state, which is 0 if it
--- did not stand, else 1, and then lines with those who were granted.
+-- had ended already, else 1, and then lines with the claims that were granted.
 CREATE OR REPLACE FUNCTION baton_release_1(_k bytea, _id text, _ticket bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column

@@ -1,14 +1,16 @@
 -- baton_together_1 acquires several keys, all or none: it has baton_acquire_1 make
 -- one attempt for each, and undoes them all if one is refused. refused is the
 -- number of that request, or 0; answers are those of baton_acquire_1 up to it. If
--- others are granted what an earlier attempt had left, there are two for each request,
--- and the second ones are those of baton_release_1. The keys come in order.
+-- what an earlier attempt had left is granted to other claims, there are two answers
+-- for each request, and the second ones are those of baton_release_1. The keys come in
+-- order.
 --
--- Rows that are there are locked first, in order, and those that are missing are
--- made then, in order. Who has made a row thus waits for nobody but others who make
--- one: baton_many_1 waits for those while it has other rows locked. Where somebody
--- was faster all begins anew; so it does if the server sees a circle, which takes a
--- row that is made, committed and released in the moment between two looks.
+-- Rows that exist are locked first, in order; missing ones are inserted then, in order.
+-- A transaction that has inserted a row thus waits only for transactions that insert
+-- one, because baton_many_1 waits for an insert while it holds locks on other rows. If
+-- another transaction inserted a row first, or the server reports a deadlock, the
+-- attempt starts over. A deadlock takes a row that is inserted, committed and released
+-- between two statements.
 CREATE OR REPLACE FUNCTION baton_together_1(
 	_keys bytea[], _ids text[], _owners text[], _node text, _weights bigint[], _capacities bigint[], _ttls bigint[],
 	_retries boolean[], _tickets bigint[], OUT refused int, OUT answers text[]
@@ -31,8 +33,8 @@ BEGIN
 			IF cardinality(there) < cardinality(_keys) THEN
 				now_ := clock_timestamp();
 				first_ := extract(epoch FROM now_) * 1000000;
-				-- The clock may be set back while this waits for somebody who makes the same
-				-- row. last keeps the tickets that are drawn then from falling below first.
+				-- The clock may be set back while this waits for a transaction that inserts the
+				-- same row. last keeps the tickets that are drawn then from falling below first.
 				INSERT INTO baton_lock (k, last, first, busy, id, token, weight, owner, node, since, ends)
 					SELECT k, first_ - 1, first_, false, '', 0, 1099511627776, '', '', now_, now_
 					FROM unnest(_keys) AS u (k)
@@ -40,7 +42,7 @@ BEGIN
 					ON CONFLICT (k) DO NOTHING;
 				GET DIAGNOSTICS made = ROW_COUNT;
 				IF made < cardinality(_keys) - cardinality(there) THEN
-					RAISE SQLSTATE 'BT003'; -- that row has to be locked in its turn
+					RAISE SQLSTATE 'BT003'; -- that row has to be locked in order
 				END IF;
 			END IF;
 			FOR i IN 1 .. cardinality(_keys) LOOP
@@ -62,7 +64,7 @@ BEGIN
 		FOR i IN 1 .. cardinality(_keys) LOOP
 			IF _retries[i] OR _tickets[i] > 0 THEN -- what an earlier attempt left goes, too
 				left_[i] := baton_release_1(_keys[i], _ids[i], _tickets[i]);
-				durable := durable OR length(left_[i]) > 2; -- others were granted
+				durable := durable OR length(left_[i]) > 2; -- other claims were granted
 			END IF;
 		END LOOP;
 		IF durable THEN

@@ -202,7 +202,7 @@ func TestTogetherRefusedRepeatTellsTheNext(t *testing.T) {
 				t.Errorf("%q: %+v, want the token %d", key, h, waiters[key].Ticket)
 			}
 		case <-time.After(20 * time.Second):
-			t.Errorf("nobody tells who waits for %q", key)
+			t.Errorf("no hint reaches the waiter for %q", key)
 		}
 	}
 }
@@ -364,7 +364,7 @@ func TestTogetherNoDeadlockSurfaces(t *testing.T) {
 	t.Logf("%d times several were granted, %d times refused, %d single ones; the server saw %s deadlocks, %v",
 		several.Load(), refused.Load(), single.Load(), deadlocks, err)
 	if several.Load() == 0 {
-		t.Error("nobody was granted several")
+		t.Error("no client was granted several")
 	}
 }
 

@@ -69,7 +69,7 @@ func TestNoDeadlockSurfaces(t *testing.T) {
 			}
 			wg.Wait()
 			if granted.Load() == 0 {
-				t.Errorf("nobody was granted anything in %d rounds", made.Load())
+				t.Errorf("no client was granted anything in %d rounds", made.Load())
 			}
 			if n, err := server.Query("postgres", `SELECT sum(deadlocks) FROM pg_stat_database WHERE datname = '`+stores[0].pool.Config().ConnConfig.Database+`'`); err != nil || n != "0" {
 				t.Errorf("the server counted %s deadlocks, %v", n, err)
@@ -192,7 +192,7 @@ func TestTenThousandWaitersOnFourConnections(t *testing.T) {
 	}
 	wg.Wait()
 	if st := s.pool.Stat(); st.MaxConns() != 4 || st.AcquiredConns() != 0 {
-		t.Errorf("%d of %d connections are held while nobody asks", st.AcquiredConns(), st.MaxConns())
+		t.Errorf("%d of %d connections are held while no client asks", st.AcquiredConns(), st.MaxConns())
 	}
 	// Each waiter's position ends after a while unless it is renewed, as it is here,
 	// all in two statements. This machine may be too slow for all.

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	renewSQL = `SELECT places, states, tokens FROM baton_renew_1($1::bytea[], $2::text[], $3::bigint[], $4::bigint)`
+	renewSQL = `SELECT numbers, states, tokens FROM baton_renew_1($1::bytea[], $2::text[], $3::bigint[], $4::bigint)`
 	existSQL = `SELECT u.i FROM unnest($1::bytea[], $2::text[]) WITH ORDINALITY AS u (k, id, i)
 		WHERE EXISTS (SELECT FROM baton_lock l WHERE l.k = u.k AND l.id = u.id)
 		OR EXISTS (SELECT FROM baton_claim c WHERE c.k = u.k AND c.id = u.id)`
@@ -45,8 +45,8 @@ func (s *Store) renewWith(pool *pgxpool.Pool) func(context.Context, []driver.Cla
 
 func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch, ttl time.Duration) error {
 	us := ttl.Microseconds()
-	var waiting []sqlstore.Place
-	answer := func(p sqlstore.Place, state int, token int64) {
+	var waiting []sqlstore.Position
+	answer := func(p sqlstore.Position, state int, token int64) {
 		switch state {
 		case isHeld:
 			b.Held(p.ID, p.Key, token)
@@ -58,13 +58,13 @@ func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch
 	}
 
 	left := b.Left()
-	var places, states []int32
+	var numbers, states []int32
 	var tokens []int64
 	keys, ids, seqs := columns(left)
-	if err := s.askOf(ctx, pool, renewSQL, []any{keys, ids, seqs, us}, oneRow(&places, &states, &tokens)); err != nil {
+	if err := s.askOf(ctx, pool, renewSQL, []any{keys, ids, seqs, us}, oneRow(&numbers, &states, &tokens)); err != nil {
 		return err
 	}
-	for n, i := range places {
+	for n, i := range numbers {
 		answer(left[i-1], int(states[n]), tokens[n])
 	}
 
@@ -99,8 +99,8 @@ func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch
 
 // look grants waiters of the keys that have some, and answers again about the
 // positions, which the batch has just renewed.
-func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.Place, us int64) error {
-	slices.SortFunc(waiting, func(a, b sqlstore.Place) int { return strings.Compare(a.Key, b.Key) })
+func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.Position, us int64) error {
+	slices.SortFunc(waiting, func(a, b sqlstore.Position) int { return strings.Compare(a.Key, b.Key) })
 	keys, _, seqs := columns(waiting)
 	var states []int32
 	var agains []int64
@@ -128,9 +128,9 @@ func (s *Store) warm(ctx context.Context) {
 	_ = s.askOf(ctx, s.renewing, renewSQL, []any{[][]byte{}, []string{}, []int64{}, int64(0)}, func(rows pgx.Rows) error { return rows.Err() })
 }
 
-func columns(places []sqlstore.Place) (keys [][]byte, ids []string, seqs []int64) {
-	keys, ids, seqs = make([][]byte, len(places)), make([]string, len(places)), make([]int64, len(places))
-	for i, p := range places {
+func columns(positions []sqlstore.Position) (keys [][]byte, ids []string, seqs []int64) {
+	keys, ids, seqs = make([][]byte, len(positions)), make([]string, len(positions)), make([]int64, len(positions))
+	for i, p := range positions {
 		keys[i], ids[i], seqs[i] = []byte(p.Key), p.ID, p.Seq
 	}
 	return keys, ids, seqs

@@ -1,14 +1,14 @@
--- baton_renew_1 confirms all claims that are not locked by others: places, by
--- their number in the lists, with state 1 held or 2 waiting, and the ticket.
+-- baton_renew_1 renews all claims whose rows no other transaction has locked. numbers
+-- are their numbers in the lists; states are 1 held or 2 waiting; tokens are the tickets.
 CREATE OR REPLACE FUNCTION baton_renew_1(
 	_keys bytea[], _ids text[], _seqs bigint[], _ttl bigint,
-	OUT places int[], OUT states int[], OUT tokens bigint[]
+	OUT numbers int[], OUT states int[], OUT tokens bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
 	ttl_ CONSTANT interval := _ttl * interval '1 microsecond';
 	found_ int[];
-	lock_places int[];
+	lock_numbers int[];
 	lock_tokens bigint[];
 BEGIN
 	PERFORM baton_begin_1();
@@ -25,8 +25,8 @@ BEGIN
 		RETURNING q.i, CASE WHEN c.held THEN 1 ELSE 2 END AS state, c.seq
 	)
 	SELECT coalesce(array_agg(i::int), '{}'), coalesce(array_agg(state), '{}'), coalesce(array_agg(seq), '{}')
-		INTO places, states, tokens FROM done;
-	IF cardinality(places) < cardinality(_keys) THEN
+		INTO numbers, states, tokens FROM done;
+	IF cardinality(numbers) < cardinality(_keys) THEN
 		WITH q AS (
 			SELECT l.k, u.i FROM unnest(_keys, _ids) WITH ORDINALITY AS u (k, id, i)
 			JOIN baton_lock l ON l.k = u.k AND l.id = u.id
@@ -36,10 +36,10 @@ BEGIN
 			RETURNING q.i, l.token
 		)
 		SELECT coalesce(array_agg(i::int), '{}'), coalesce(array_agg(token), '{}')
-			INTO lock_places, lock_tokens FROM done;
-		places := places || lock_places;
+			INTO lock_numbers, lock_tokens FROM done;
+		numbers := numbers || lock_numbers;
 		tokens := tokens || lock_tokens;
-		states := states || array_fill(1, ARRAY[cardinality(lock_places)]);
+		states := states || array_fill(1, ARRAY[cardinality(lock_numbers)]);
 	END IF;
 	IF 1 = ANY (states) THEN
 		PERFORM baton_durable_1();
@@ -48,8 +48,8 @@ BEGIN
 	END IF;
 END $$;
 
--- baton_find_1 confirms one claim whose row was locked by somebody, or whose
--- ticket is not known. state is 0 if it does not stand.
+-- baton_find_1 renews one claim whose row another transaction had locked, or whose
+-- ticket is not known. state is 0 if it has ended.
 CREATE OR REPLACE FUNCTION baton_find_1(_k bytea, _id text, _ticket bigint, _ttl bigint, OUT state int, OUT token bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -82,9 +82,9 @@ BEGIN
 	END IF;
 END $$;
 
--- baton_look_1 serves those who can be served, as every waiter must now and
--- then because nobody else notices a holder that died, and answers about the
--- places in line. The keys come in order. No key is waited for.
+-- baton_look_1 is the poll of waiters: it grants the lock to all waiters that can have
+-- it, because a holder that crashed tells no waiter, and returns each caller's
+-- position. The keys come in order. It waits for no key.
 CREATE OR REPLACE FUNCTION baton_look_1(
 	_keys bytea[], _seqs bigint[], _ttl bigint,
 	OUT states int[], OUT agains bigint[], OUT granted_keys bytea[], OUT granted text[]

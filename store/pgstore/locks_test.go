@@ -12,9 +12,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A release that waits for the key's row sees who joined the queue while it waited. One
+// A release that waits for the key's row sees claims that joined the queue while it waited. One
 // statement that does everything would not, and the lock would go to no claim.
-func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
+func TestReleaseSeesClaimsThatJoinedWhileItWaited(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -51,7 +51,7 @@ func TestReleaseSeesWhoJoinedWhileItWaited(t *testing.T) {
 
 // A holder is being renewed while others read that it has ended: it stands, and no
 // claim is granted beside it.
-func TestWhoRenewsIsNotDead(t *testing.T) {
+func TestRenewedClaimIsNotRemoved(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -71,7 +71,7 @@ func TestWhoRenewsIsNotDead(t *testing.T) {
 		select {
 		case state := <-got: // it need not wait for the renewal
 			if state == driver.Held {
-				t.Errorf("%s: somebody holds beside it", kind)
+				t.Errorf("%s: another claim holds, too", kind)
 			}
 			got <- state
 		case <-time.After(50 * time.Millisecond): // it waits
@@ -80,7 +80,7 @@ func TestWhoRenewsIsNotDead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if state := <-got; state == driver.Held {
-			t.Errorf("%s: somebody holds beside it", kind)
+			t.Errorf("%s: another claim holds, too", kind)
 		}
 		mustBe(t, s, c, driver.Held)
 		mustRefuse(t, s, c.Key)

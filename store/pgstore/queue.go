@@ -91,7 +91,7 @@ func (c *batcher) serveTurns(key string, q *queue) {
 
 // sendTurn sends the operations on one key in one statement and notes which it served.
 func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
-	var ends, places []*operation
+	var ends, queued []*operation
 	endIDs, tickets := make([]string, 0, len(all)), make([]int64, 0, len(all))
 	ids, owners, ttls := make([]string, 0, len(all)), make([]string, 0, len(all)), make([]int64, 0, len(all))
 	for _, o := range all {
@@ -100,7 +100,7 @@ func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, 
 			endIDs, tickets = append(endIDs, o.claim.ID), append(tickets, o.claim.Ticket)
 			continue
 		}
-		places = append(places, o)
+		queued = append(queued, o)
 		ids, owners, ttls = append(ids, o.claim.ID), append(owners, o.claim.Owner), append(ttls, o.ttl.Microseconds())
 	}
 	var text string
@@ -113,7 +113,7 @@ func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, 
 	n := strings.Fields(numbers) // busy, first ticket, ticket of the head, when it is to ask again
 	first, head, again := number(n[1]), number(n[2]), number(n[3])
 	c.hot.Set(key, n[0] == "t")
-	for i, o := range places {
+	for i, o := range queued {
 		o.served = true
 		o.grant = driver.Grant{Waiting: true, Ticket: first + int64(i), TTL: driver.WaiterTTL}
 		if o.grant.Ticket == head {
@@ -122,8 +122,8 @@ func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, 
 	}
 	for _, f := range fields(granted) {
 		ticket := number(f[2])
-		if i := ticket - first; len(places) > 0 && i >= 0 {
-			places[i].grant = driver.Grant{Token: ticket, Ticket: ticket, TTL: places[i].ttl}
+		if i := ticket - first; len(queued) > 0 && i >= 0 {
+			queued[i].grant = driver.Grant{Token: ticket, Ticket: ticket, TTL: queued[i].ttl}
 			continue
 		}
 		c.store.hints.send(f[0], key, f[1], grantOf(ticket, number(f[3])))

@@ -1,10 +1,10 @@
--- baton_turn_1 ends claims of one key, whose tickets are known, and gives
--- exclusive claims that are new a place in its line, in one commit. The answer
--- is text: whether the key is still in demand, the first ticket drawn, that of
--- the first waiter, and when it should ask again; a line with the numbers of
--- the claims that were ended; and lines with those who were granted. It is
--- empty, and nothing was done, if nobody has the key or one of the new claims
--- has it. Whoever is not in the answer has to be asked for alone.
+-- baton_turn_1 releases claims on one key, whose tickets are known, and queues new
+-- exclusive claims behind the rest, in one commit. The answer is text: whether the key
+-- has claims still, the first ticket drawn, that of the first waiter, and when it
+-- should ask again; a line with the numbers of the claims that were released; and lines
+-- with the claims that were granted. It is empty, and nothing was done, if the key is
+-- free or one of the new claims holds it. A claim that is not in the answer needs a
+-- call of its own.
 CREATE OR REPLACE FUNCTION baton_turn_1(
 	_k bytea, _end_ids text[], _end_tickets bigint[], _ids text[], _owners text[], _ttls bigint[], _node text
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -60,7 +60,7 @@ BEGIN
 	r := w.r;
 	PERFORM baton_save_1(_k, r);
 	IF first_ > 0 THEN
-		IF w.head = 0 OR w.head > first_ THEN -- who was granted at once is told by the answer
+		IF w.head = 0 OR w.head > first_ THEN -- a claim that is granted at once learns it from the answer
 			UPDATE baton_claim SET ends = clock_timestamp() + ttl * interval '1 microsecond'
 				WHERE k = _k AND seq BETWEEN first_ AND r.last AND held;
 		END IF;

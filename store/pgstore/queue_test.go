@@ -97,7 +97,7 @@ func TestTurn(t *testing.T) {
 		mustServe(t, false, again)
 	}
 	if s.batcher.hot.Has("k") {
-		t.Error("the key counts as in demand although nobody is left")
+		t.Error("the key counts as in demand although no claim is left")
 	}
 }
 
@@ -327,7 +327,7 @@ func TestTurnIsNotWaitedForLong(t *testing.T) {
 }
 
 // A caller that gives up before anything was sent has nothing to clean up.
-func TestTurnCallerLeavesTheLine(t *testing.T) {
+func TestTurnCallerLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)

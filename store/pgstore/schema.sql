@@ -1,9 +1,8 @@
 -- The tables and functions of Baton. Those of locks come first.
 --
--- baton_lock has one row for each key: the counter, and the holder if nobody
--- was in its way. baton_claim has those who wait, those who were granted out
--- of the queue, and those who hold together with others. The view baton_locks
--- shows both to people.
+-- baton_lock has one row for each key: the counter, and the holder, if it was granted
+-- without queueing. baton_claim has the waiters, the holders that were granted out of
+-- the queue, and shared holders. The view baton_locks shows both to people.
 --
 -- Everything here may be run again. A function keeps its name, its parameters and its
 -- results: a new version of Baton adds functions under new names, and programs of
@@ -14,7 +13,7 @@ CREATE TABLE IF NOT EXISTS baton_lock (
 	k      bytea PRIMARY KEY,
 	last   bigint      NOT NULL, -- the highest ticket drawn
 	first  bigint      NOT NULL, -- no claim of this key has a lower ticket
-	busy   boolean     NOT NULL, -- claims of this key may exist, or weight is a reader's
+	busy   boolean     NOT NULL, -- baton_claim may have rows of this key, or weight is a reader's
 	id     text COLLATE "C" NOT NULL, -- of the holder; '' is none
 	token  bigint      NOT NULL, -- of the holder
 	weight bigint      NOT NULL, -- of the holder
@@ -37,7 +36,7 @@ CREATE TABLE IF NOT EXISTS baton_claim (
 	ttl      bigint      NOT NULL, -- microseconds
 	since    timestamptz NOT NULL,
 	ends     timestamptz NOT NULL,
-	PRIMARY KEY (k, seq) -- and no other index: it would make renewals dear
+	PRIMARY KEY (k, seq) -- no other index, which would make renewals slow
 ) WITH (fillfactor = 50, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0.05,
 	autovacuum_vacuum_cost_delay = 0);
 

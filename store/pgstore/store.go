@@ -83,7 +83,7 @@ const renewingConns = 2
 
 // Config says how a store works. The zero value is fine.
 type Config struct {
-	// Pooler says that a pooler stands between the program and the server, so that the
+	// Pooler says that a pooler is between the program and the server, so that the
 	// store can neither prepare statements nor listen. Defaults to finding out: the
 	// process that answers is then not the one that was connected to.
 	Pooler bool
@@ -298,7 +298,7 @@ func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, arg
 		err = s.askOn(later, conn, sql, args, read)
 	}
 	if conn.Conn().IsClosed() {
-		conn.Hijack() // or it keeps its place in the pool until the server sees the end
+		conn.Hijack() // or the pool counts it until the server sees the end
 	} else {
 		conn.Release()
 	}

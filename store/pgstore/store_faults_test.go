@@ -111,7 +111,7 @@ func TestRowLockedByHand(t *testing.T) {
 	awaitBlocked(t, other, 1)
 	release(t, s, hold(t, s, writer("another")))
 	if err := <-got; !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("a row that somebody has locked: %v, want driver.ErrUnavailable", err)
+		t.Errorf("a row that another session has locked: %v, want driver.ErrUnavailable", err)
 	}
 	answers := s.Renew(t.Context(), []driver.Claim{c, hold(t, s, writer("second"))}, time.Minute)
 	if answers[0].State != driver.Unknown || answers[1].State != driver.Held {

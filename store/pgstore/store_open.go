@@ -143,7 +143,7 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	if application == "" {
 		application = "baton"
 	}
-	cc.ConnectTimeout = 5 * time.Second // else a silent server keeps its place in the pool for minutes
+	cc.ConnectTimeout = 5 * time.Second // else a silent server occupies the pool for minutes
 	cc.RuntimeParams = map[string]string{"application_name": application}
 	if !plain {
 		cc.RuntimeParams["default_transaction_isolation"] = "read committed"

@@ -188,7 +188,7 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		return commit(manySQL, [][]byte{[]byte(end)}, []string{"many-" + end}, [][]byte{[]byte(grant)}, []string{"many-" + grant},
 			[]string{""}, []int64{time.Minute.Microseconds()}, "")
 	}
-	turn := func(ends []driver.Request, places ...driver.Request) string {
+	turn := func(ends []driver.Request, queued ...driver.Request) string {
 		t.Helper()
 		endIDs, tickets, ids, owners, ttls := []string{}, []int64{}, []string{}, []string{}, []int64{}
 		for _, r := range ends {
@@ -199,7 +199,7 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 			}
 			tickets = append(tickets, seq)
 		}
-		for _, r := range places {
+		for _, r := range queued {
 			ids, owners, ttls = append(ids, r.ID), append(owners, r.Owner), append(ttls, r.TTL.Microseconds())
 		}
 		return commit(turnSQL, []byte("k"), endIDs, tickets, ids, owners, ttls, "")

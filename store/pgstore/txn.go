@@ -22,8 +22,8 @@ const (
 // meanwhile, and whichever process is paused. What the transaction wrote is committed
 // before any other holder can act, or not at all. It is the safest way to use a lock,
 // and needs no fencing token; examples/redeem shows it. An error that wraps
-// driver.ErrLost, or is the lease's own, says that the lease does not stand any more;
-// roll the transaction back then.
+// driver.ErrLost, or is the lease's own, says that the lease has ended; roll the
+// transaction back then.
 //
 // The transaction must be in the database of the locks, and must see its tables and
 // those of the locks. Renewals go on. Other processes wait for the end of the

@@ -199,11 +199,11 @@ const (
 func (h *hints) listen() (worked bool) {
 	ctx, cancel := context.WithTimeout(h.ctx, 10*time.Second)
 	defer cancel()
-	lent, err := h.store.pool.Acquire(ctx)
+	pooled, err := h.store.pool.Acquire(ctx)
 	if err != nil {
 		return false
 	}
-	conn := lent.Hijack() // the pool makes another one in its place
+	conn := pooled.Hijack() // the pool opens another one for it
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -278,11 +278,11 @@ func (h *hints) pollAll() {
 func (h *hints) pollOnce() (found bool) {
 	const sql = `SELECT u.i, c.ttl FROM unnest($1::bytea[], $2::text[], $3::bigint[]) WITH ORDINALITY AS u (k, id, seq, i)
 		JOIN baton_claim c ON c.k = u.k AND c.seq = u.seq AND c.id = u.id WHERE c.held`
-	places := h.watchers.Places()
-	if len(places) == 0 {
+	positions := h.watchers.Positions()
+	if len(positions) == 0 {
 		return false
 	}
-	keys, ids, seqs := columns(places)
+	keys, ids, seqs := columns(positions)
 	ctx, cancel := context.WithTimeout(h.ctx, 5*time.Second)
 	defer cancel()
 	type granted struct{ I, TTL int64 }
@@ -295,7 +295,7 @@ func (h *hints) pollOnce() (found bool) {
 		return false
 	}
 	for _, g := range all {
-		p := places[g.I-1]
+		p := positions[g.I-1]
 		h.watchers.Deliver(p.Key, p.ID, grantOf(p.Seq, g.TTL))
 	}
 	return len(all) > 0

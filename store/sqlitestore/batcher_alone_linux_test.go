@@ -170,7 +170,7 @@ func TestAloneIsLeft(t *testing.T) {
 			return false, nil
 		},
 		run: func(*tx) error {
-			t.Error("it is run although nobody waits for it")
+			t.Error("it is run although no caller waits for it")
 			return nil
 		},
 	})

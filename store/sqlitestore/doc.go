@@ -2,7 +2,7 @@
 // file that the processes of one machine share. Nothing has to be installed or run.
 //
 // The file may be an application's own database: the tables are called baton_*, and the
-// file is switched to write-ahead logging. Beside it stand the two files of that log
+// file is switched to write-ahead logging. Beside it are the two files of that log
 // and a directory FILE-wake with the sockets by which processes wake each other. Remove
 // them together, when no process uses them.
 //
@@ -10,8 +10,7 @@
 //
 // Everything that package driver asks for, between processes of one machine
 // and one kernel, first come, first served. What was granted is on the disk
-// before it is answered, and what was released stands as well through the crash
-// of any process. Expiry follows a clock that counts suspension and cannot be set; a
+// before it is answered; what was released survives the crash of any process, too. Expiry follows a clock that counts suspension and cannot be set; a
 // reboot ends every lock. Tokens rise through release, expiry, sweeping, reboot, and a
 // wall clock that is set back.
 //

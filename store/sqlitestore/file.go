@@ -79,7 +79,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 		return nil, bad(ErrNotDatabase, nil)
 	}
 
-	// A user who may use the database may use what stands beside it.
+	// A user who may use the database may use what is beside it.
 	s.foreign = foreignDir(path, s.file)
 	if err := s.asOwner(s.openBeside); err != nil {
 		s.closeBeside()

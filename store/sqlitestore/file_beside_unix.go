@@ -16,7 +16,7 @@ import (
 
 // The owner of the directory of the database may put anything into it, at any moment.
 // That must not lead root elsewhere, and must not make root give away what it leads to.
-// So what stands beside the database is opened from the descriptor of its directory
+// So what is beside the database is opened from the descriptor of its directory
 // down, never through a symbolic link, and its mode and owner are set by its
 // descriptor, only where this process has just made it.
 

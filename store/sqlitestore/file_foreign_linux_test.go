@@ -21,7 +21,7 @@ const nobody = 65534
 func theirs(t *testing.T) (dir, own string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can work in a directory of somebody else's")
+		t.Skip("only root can work in another user's directory")
 	}
 	base := t.TempDir()
 	dir, own = filepath.Join(base, "home"), filepath.Join(base, "root")
@@ -311,7 +311,7 @@ func TestHintsFollowNoLink(t *testing.T) {
 }
 
 // Only the socket that was just made is opened to other users.
-func TestLendNothingElse(t *testing.T) {
+func TestShareOnlyTheSocket(t *testing.T) {
 	t.Parallel()
 	s := openNew(t)
 	os.Chmod(s.path, 0o666)
@@ -337,8 +337,8 @@ func TestLendNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]error{"file": syscall.ENOTSOCK, "link": syscall.ENOTSOCK, "second": syscall.EPERM} {
-		if err := lend(s.beside, name, db); !errors.Is(err, want) {
-			t.Errorf("lend %s: %v, want %v", name, err, want)
+		if err := shareSocket(s.beside, name, db); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
 		}
 	}
 	for _, name := range []string{"file", "other"} {
@@ -347,7 +347,7 @@ func TestLendNothingElse(t *testing.T) {
 		}
 	}
 	os.Remove(filepath.Join(dir, "second"))
-	if err := lend(s.beside, "other", db); err != nil || state(t, filepath.Join(dir, "other")).Mode.Perm() != 0o666 {
-		t.Errorf("lend: %v", err)
+	if err := shareSocket(s.beside, "other", db); err != nil || state(t, filepath.Join(dir, "other")).Mode.Perm() != 0o666 {
+		t.Errorf("%v", err)
 	}
 }

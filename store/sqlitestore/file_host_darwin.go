@@ -24,7 +24,7 @@ func bootID() (string, error) { return unix.Sysctl("kern.bootsessionuuid") }
 func shiftedClock() bool { return false }
 
 // remoteFS names the file system of dir if other machines may be using it or
-// a program stands behind it.
+// a program serves it.
 func remoteFS(dir string) (string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -56,10 +56,10 @@ func reach(dir *os.File, name string) (at string, done func(), err error) {
 	return socketPath(dir, name), func() {}, nil
 }
 
-// lend lets all users who may write the database use the new socket called name in dir.
-// No descriptor can keep hold of a socket here, so lend does not do it in another
+// shareSocket lets all users who may write the database use the new socket called name in dir.
+// No descriptor can keep hold of a socket here, so shareSocket does not do it in another
 // user's directory, and the store polls instead.
-func lend(dir *os.File, name string, db os.FileInfo) error {
+func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 	info, err := dir.Stat()
 	if err != nil {
 		return err

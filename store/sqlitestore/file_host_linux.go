@@ -43,7 +43,7 @@ func shiftedClock() bool {
 }
 
 // remoteFS names the file system of dir if other machines may be using it or
-// a program stands behind it.
+// a program serves it.
 func remoteFS(dir string) (string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -111,8 +111,8 @@ func pin(dir *os.File, name string) (fd int, st unix.Stat_t, err error) {
 
 func pinned(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// lend lets all users who may write the database use the new socket called name in dir.
-func lend(dir *os.File, name string, db os.FileInfo) error {
+// shareSocket lets all users who may write the database use the new socket called name in dir.
+func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 	fd, st, err := pin(dir, name)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func lend(dir *os.File, name string, db os.FileInfo) error {
 	defer unix.Close(fd)
 	owner := sysOf(db)
 	if st.Nlink != 1 || int(st.Uid) != os.Geteuid() && st.Uid != owner.Uid {
-		return unix.EPERM // another has been put in its place
+		return unix.EPERM // another file has replaced it
 	}
 	if os.Geteuid() == 0 {
 		unix.Fchownat(fd, "", int(owner.Uid), int(owner.Gid), unix.AT_EMPTY_PATH)

@@ -24,7 +24,7 @@ func openBeside(string, os.FileInfo) (*os.File, error)         { return nil, Err
 func openLock(*os.File, string, os.FileInfo) (*os.File, error) { return nil, ErrPlatform }
 func checkLog(string, os.FileInfo) error                       { return ErrPlatform }
 func removeFrom(*os.File, string)                              {}
-func lend(*os.File, string, os.FileInfo) error                 { return ErrPlatform }
+func shareSocket(*os.File, string, os.FileInfo) error          { return ErrPlatform }
 func (s *Store) asOwner(f func() error) error                  { return f() }
 
 func reach(*os.File, string) (string, func(), error) { return "", nil, ErrPlatform }

@@ -93,7 +93,7 @@ func TestCommitsAreDurable(t *testing.T) {
 	}
 	h := writer(t, s, "k")
 	h.hold(time.Minute)
-	if s.lazy { // not looked at by anybody until the next request
+	if s.lazy { // not looked at until the next request
 		t.Error("an acquire did not wait for the disk")
 	}
 	h.release()
@@ -123,7 +123,7 @@ func TestCommitsAreDurable(t *testing.T) {
 	}
 }
 
-// What stands beside the database is open to users who may use it.
+// What is beside the database is open to users who may use it.
 func TestOpenFollowsTheMode(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "shared.db")

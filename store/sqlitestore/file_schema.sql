@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS baton_meta (
 	                        -- 'high': no ticket up to this one is drawn again, even for a key whose row was swept
 ) STRICT, WITHOUT ROWID;
 
--- One row per key: the counter, and the holder if nobody stood in line.
+-- One row per key: the counter, and the holder, if it was granted without queueing.
 CREATE TABLE IF NOT EXISTS baton_lock (
 	k      BLOB PRIMARY KEY,
 	last   INTEGER NOT NULL, -- the highest ticket drawn
@@ -30,7 +30,7 @@ CREATE TABLE IF NOT EXISTS baton_lock (
 	ends   INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Who waits, who was granted out of the queue, who holds with others.
+-- Waiters, holders that were granted out of the queue, and shared holders.
 CREATE TABLE IF NOT EXISTS baton_claim (
 	k        BLOB    NOT NULL,
 	seq      INTEGER NOT NULL, -- the ticket, and the token when held

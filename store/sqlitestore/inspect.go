@@ -153,11 +153,11 @@ func (s *Store) read(ctx context.Context, f func(*sql.Tx) error) error {
 }
 
 // granted returns which of the positions hold by now.
-func (s *Store) granted(ctx context.Context, conn *sql.Conn, places []sqlstore.Place) (all []sqlstore.Granted, err error) {
-	if len(places) == 0 {
+func (s *Store) granted(ctx context.Context, conn *sql.Conn, positions []sqlstore.Position) (all []sqlstore.Granted, err error) {
+	if len(positions) == 0 {
 		return nil, nil
 	}
-	rows, err := conn.QueryContext(ctx, grantedSQL, sqlstore.JSON(places))
+	rows, err := conn.QueryContext(ctx, grantedSQL, sqlstore.JSON(positions))
 	if err != nil {
 		return nil, err
 	}

@@ -7,11 +7,11 @@ CREATE TABLE IF NOT EXISTS baton_record (
 	k        BLOB PRIMARY KEY,
 	state    TEXT    NOT NULL, -- 'begun', 'succeeded' or 'failed'
 	token    INTEGER NOT NULL, -- of the last attempt that began
-	owner    TEXT    NOT NULL, -- who began it
+	owner    TEXT    NOT NULL, -- of the last attempt that began
 	attempts INTEGER NOT NULL, -- how many have begun
 	began    INTEGER NOT NULL,
 	finished INTEGER NOT NULL, -- 0: not yet
-	until    INTEGER NOT NULL, -- when the record is as if it had never been
+	until    INTEGER NOT NULL, -- when the record expires
 	result   BLOB
 ) STRICT;
 

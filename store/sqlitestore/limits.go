@@ -112,7 +112,7 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 }
 
 // limitClock is the time by which limits count: what the wall clock said when the
-// machine was booted, as it stands in the file for all processes, and what has passed
+// machine was booted, as it is in the file for all processes, and what has passed
 // since on the store's clock. If the wall clock was set by more than setBy, the first
 // transaction that sees it corrects the file. The state machines know what to do with a
 // clock that jumps, but not with one that goes to and fro, so every transaction reads
@@ -141,7 +141,7 @@ func (t *tx) limitClock() (int64, error) {
 }
 
 // sweepLimits removes states that are as if their keys had never been used, and
-// IDs whose time is over, a few at a time, in the transaction that is under
+// expired IDs, a few at a time, in the transaction that is under
 // way.
 func (s *Store) sweepLimits() error {
 	l := &s.limits

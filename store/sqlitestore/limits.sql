@@ -8,7 +8,7 @@ CREATE TABLE IF NOT EXISTS baton_limit (
 	k     BLOB PRIMARY KEY,
 	state TEXT    NOT NULL, -- numbers: 1, limit, then until when how many count | 2, period, which, limit, count before, count
 	                        -- | 3, when the bucket is full again, fraction, tokens, period, tokens beyond the burst
-	ends  INTEGER NOT NULL  -- when the key is as if it had never been used
+	ends  INTEGER NOT NULL  -- when the state expires
 ) STRICT, WITHOUT ROWID;
 
 -- Requests that were allowed and may be repeated.
@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 	k    BLOB    NOT NULL, -- the first key of the request
 	id   TEXT    NOT NULL,
 	at   INTEGER NOT NULL, -- when it was allowed
-	wait INTEGER NOT NULL, -- how far its turn was from then
+	wait INTEGER NOT NULL, -- from then to its turn
 	ends INTEGER NOT NULL,
 	PRIMARY KEY (k, id)
 ) STRICT, WITHOUT ROWID;

@@ -204,7 +204,7 @@ func TestLimitsFollowTheWallClock(t *testing.T) {
 
 // The wall clock is set, and one process has not noticed: no time that one of
 // them writes is over for the other, be it of a limit or of a record.
-func TestLimitsOfWhoHasNotSeenTheClockSet(t *testing.T) {
+func TestLimitsOfAProcessThatHasNotSeenTheClockSet(t *testing.T) {
 	t.Parallel()
 	for _, by := range []time.Duration{time.Hour, -time.Hour} {
 		w := newWorld()

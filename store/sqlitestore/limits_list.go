@@ -52,7 +52,7 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 	})
 }
 
-// readClock is limitClock for those who only read: it does not correct what the file
+// readClock is limitClock for requests that only read: it does not correct what the file
 // says.
 func (s *Store) readClock(ctx context.Context, tx *sql.Tx) (now int64, err error) {
 	err = tx.QueryRowContext(ctx, statements[stBooted]).Scan(&now)

@@ -250,7 +250,7 @@ func TestTogetherCrowd(t *testing.T) {
 	wg.Wait()
 	t.Logf("%d times several were granted, %d times refused", several.Load(), refused.Load())
 	if several.Load() == 0 {
-		t.Error("nobody was granted several")
+		t.Error("no client was granted several")
 	}
 	sound(t, stores[0])
 }

@@ -39,10 +39,10 @@ func (t *tx) fastRelease(c driver.Claim) (done bool, err error) {
 func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 	b.Reset()
 	us := ttl.Microseconds()
-	places := make(map[string][]sqlstore.Place)
-	waits := func(p sqlstore.Place) {
+	positions := make(map[string][]sqlstore.Position)
+	waits := func(p sqlstore.Position) {
 		b.Waiting(p.ID, p.Key, driver.Grant{Waiting: true, Ticket: p.Seq, TTL: driver.WaiterTTL})
-		places[p.Key] = append(places[p.Key], p)
+		positions[p.Key] = append(positions[p.Key], p)
 	}
 	err := t.each(stRenewLocks, func(row *sql.Rows) error {
 		var key []byte
@@ -63,7 +63,7 @@ func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 	}
 	err = t.each(stRenewClaims, func(row *sql.Rows) error {
 		var key []byte
-		var p sqlstore.Place
+		var p sqlstore.Position
 		var held bool
 		if err := row.Scan(&key, &p.ID, &p.Seq, &held); err != nil {
 			return err
@@ -87,7 +87,7 @@ func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 			waits(p)
 		}
 	}
-	for key, of := range places {
+	for key, of := range positions {
 		if err := sqlstore.Look(t, key, of, b, us, &t.fx); err != nil {
 			return err
 		}

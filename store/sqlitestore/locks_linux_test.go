@@ -296,10 +296,10 @@ func TestFastPathDoesNotOvertake(t *testing.T) {
 	first := writer(t, s, "k").join(time.Minute)
 	w.pass(1200 * time.Millisecond) // the holder is dead, the waiter is not
 	if _, err := writer(t, s, "k").acquire(time.Minute, false); !errors.Is(err, driver.ErrHeld) {
-		t.Errorf("acquire: %v, want it held by who waited", err)
+		t.Errorf("acquire: %v, want it held by the waiter", err)
 	}
 	if r := first.renew(time.Minute); r.State != driver.Held {
-		t.Errorf("who waited: %v, want held", r.State)
+		t.Errorf("the waiter: %v, want held", r.State)
 	}
 }
 
@@ -343,7 +343,7 @@ func TestSweep(t *testing.T) {
 		w.pass(time.Second)
 	}
 	if n := rows(t, s, "SELECT count(*) FROM baton_lock"); n > 200 {
-		t.Errorf("%d rows are left of 500 keys that nobody uses", n)
+		t.Errorf("%d rows are left of 500 unused keys", n)
 	}
 	if n := rows(t, s, "SELECT count(*) FROM baton_claim"); n != 0 {
 		t.Errorf("%d dead claims are left", n)

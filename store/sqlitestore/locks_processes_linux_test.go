@@ -439,7 +439,7 @@ func TestProcesses(t *testing.T) {
 	}
 	t.Logf("%d grants, %d of them from the queue", len(all), waited)
 	if waited == 0 {
-		t.Error("nobody ever waited: the test tests nothing")
+		t.Error("no process ever waited: the test tests nothing")
 	}
 	sound(t, openAt(t, c.path))
 }

@@ -141,7 +141,7 @@ var statements = [numStatements]string{
 		ON CONFLICT (k) DO UPDATE SET (state, token, owner, attempts, began, finished, until, result) = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)`,
 	stDropRecord: `DELETE FROM baton_record WHERE k = ?1`,
 
-	// A few of those whose time is over, ?1 the present: more than are written.
+	// A few expired records, ?1 the present: more than are written.
 	stSweepRecords: `DELETE FROM baton_record WHERE k IN (SELECT k FROM baton_record WHERE until <= ?1 ORDER BY until LIMIT 4)`,
 
 	// Of overrides. The others are those of other keys.
@@ -169,8 +169,8 @@ func (s *Store) begin() error {
 }
 
 // sync sets whether the next commit waits until it is on the disk. It need not where
-// only a release would be lost: the kernel has the release, so it stands whatever
-// process ends; if the kernel itself ends, all locks do. The next commit that waits
+// only a release would be lost: the kernel has the release, so it survives the end of
+// any process; if the kernel itself ends, so do all locks. The next commit that waits
 // brings it to the disk, too. sync is called between transactions.
 func (s *Store) sync(wait bool) error {
 	if wait != s.lazy {

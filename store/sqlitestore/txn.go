@@ -25,7 +25,7 @@ const inTxSQL = `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND i
 // inTxWithin bounds how long InTx waits for other writers of the file.
 const inTxWithin = 5 * time.Second
 
-// InTx checks within the caller's own transaction that the lease stands, and makes the
+// InTx checks within the caller's own transaction that the lease is valid, and makes the
 // transaction the one writer of the file: from a nil error until its end no other
 // process can be granted the lock, whatever expires and however long the caller is
 // stopped. What it wrote is therefore committed before any other holder can act, or not

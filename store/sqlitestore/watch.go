@@ -23,7 +23,7 @@ const pollDeaf = 2 * time.Millisecond
 
 // A mailbox is where other processes tell this one that its waiters were granted: a
 // socket beside the database, made when this process first waits. It brings only hints;
-// behind it stands the poll of the database, which replaces it where sockets cannot be
+// a poll of the database is behind it, and replaces it where sockets cannot be
 // made. Without watchers nothing runs.
 type mailbox struct {
 	s    *Store
@@ -77,7 +77,7 @@ func (m *mailbox) bind() error {
 		return err
 	}
 	// A user who may write the database may send hints about it.
-	if err := lend(m.dir, m.name, m.s.file); err != nil {
+	if err := shareSocket(m.dir, m.name, m.s.file); err != nil {
 		removeFrom(m.dir, m.name)
 		conn.Close()
 		return err
@@ -248,7 +248,7 @@ func (s *Store) poll(ctx context.Context, every time.Duration) {
 		if version == seen {
 			continue
 		}
-		granted, err := s.granted(ctx, conn, s.watchers.Places())
+		granted, err := s.granted(ctx, conn, s.watchers.Positions())
 		if err != nil {
 			continue
 		}
@@ -261,7 +261,7 @@ func (s *Store) poll(ctx context.Context, every time.Duration) {
 
 // Watch implements driver.Watcher. Within the process a hint is a call; from
 // another process it is a datagram, and a poll of at most 50 milliseconds
-// stands behind it.
+// is behind it.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	return s.watchers.Watch(c, wake)
 }

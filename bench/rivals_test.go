@@ -17,13 +17,6 @@ func TestMain(m *testing.M) {
 	if runChild() {
 		return
 	}
-	if whose := os.Getenv(interopEnv); whose != "" {
-		if err := interopMain(whose, os.Args[1:]); err != nil {
-			fmt.Fprintln(os.Stderr, whose+":", err)
-			os.Exit(1)
-		}
-		return
-	}
 	os.Exit(m.Run())
 }
 

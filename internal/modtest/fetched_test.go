@@ -17,7 +17,7 @@ var (
 )
 
 // neverFetched lists the modules that only this repository uses.
-var neverFetched = []string{"bench", "tools", "internal/alltold", "internal/envoytest", "internal/pagetest", "internal/testserver/etcdserver", "internal/webtest"}
+var neverFetched = []string{"bench", "interop", "internal/pagetest", "internal/tools"}
 
 // tested lists the packages of the library that are built and tested outside the
 // workspace: those that are quick and need no server. Of every other module all are.

@@ -39,6 +39,7 @@ func (a *at) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 
 // The examples of envoyproxy/ratelimit decide as its documentation says.
 func TestExamples(t *testing.T) {
+	testserver.Long(t)
 	redis := testserver.SharedRedis(t)
 	for name, store := range map[string]limits.Store{"memory": memstore.New(), "redis": store(t, "redis://"+redis.Addr)} {
 		for _, e := range envoyexamples.All() {
@@ -73,6 +74,7 @@ descriptors:
 
 // A refused request consumes nothing of what its other descriptors count.
 func TestAllOrNothing(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	to := serve(t, rls.Config{Limiter: limiter(t, memstore.New(), text)})
 	for range 5 {
@@ -99,6 +101,7 @@ func TestAllOrNothing(t *testing.T) {
 
 // Hits and a limit that come with a request.
 func TestHitsAndLimits(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	to := serve(t, rls.Config{Limiter: limiter(t, memstore.New(), text)})
 	remaining := func(in *ratelimitv3.RateLimitRequest) (left []uint32) {
@@ -131,6 +134,7 @@ func TestHitsAndLimits(t *testing.T) {
 
 // Errors arrive with their codes.
 func TestErrors(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	to := serve(t, rls.Config{Limiter: limiter(t, memstore.New(), text)})
 	back := asking("shop", "user=a")
@@ -153,6 +157,7 @@ func TestErrors(t *testing.T) {
 
 // Rules are reloaded while requests come: no request fails, and no count is lost.
 func TestReload(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const n = 500
 	l := limiter(t, store(t, "redis://"+testserver.SharedRedis(t).Addr), "rules: []")

@@ -90,6 +90,7 @@ func domain(mode string) string {
 
 // A store that is silent, or dead, is answered for in time, as the rules say.
 func TestStoreFails(t *testing.T) {
+	testserver.Long(t)
 	for _, c := range []struct {
 		name, mode string
 		want       string
@@ -133,6 +134,7 @@ func TestStoreFails(t *testing.T) {
 // The client of a store may give a request up late, as that of PostgreSQL does: the
 // answer does not wait for that either.
 func TestClientOfAStoreIsLate(t *testing.T) {
+	testserver.Long(t)
 	postgres := testserver.Postgres(t)
 	for _, c := range []struct{ name, mode, want string }{
 		{"local share", "{mode: local, instances: 10}", "map[ok:400 refused:600]"},
@@ -159,6 +161,7 @@ func TestClientOfAStoreIsLate(t *testing.T) {
 
 // A store that answers too late counts what it was not waited for.
 func TestSlowStore(t *testing.T) {
+	testserver.Long(t)
 	redis := testserver.Redis(t)
 	proxy := faultproxy.New(t, redis.Addr)
 	to := serve(t, rls.Config{Within: rls.DefaultWithin, Limiter: limiter(t, store(t, "redis://"+proxy.Addr), domain("{mode: local, instances: 2, after: 10s}"))})

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/server"
 	"github.com/batonhq/baton/server/rls"
 	"github.com/batonhq/baton/store/memstore"
@@ -32,6 +33,7 @@ func (t team) May(verb, key string) error {
 // Beside a Server, on its port and behind its door, callers have the rights that they have
 // there.
 func TestBesideAServer(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	store := memstore.New()
 	limiter := limiter(t, store, text)

@@ -15,11 +15,13 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/batonhq/baton/internal/pagecode"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // The configuration of Envoy on docs/proxies.md has the fields that Envoy knows, with
 // values that it accepts.
 func TestPage(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/proxies.md")
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // messages pairs Baton's messages with Envoy's.
@@ -43,6 +45,7 @@ func find[T protoreflect.Descriptor](t *testing.T, name protoreflect.FullName) (
 // What Baton sends Envoy reads, and the other way round. That this program runs shows,
 // too, that both may be in one: a name that is registered twice ends it at the start.
 func TestWire(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	file := find[protoreflect.MessageDescriptor](t, "baton.rls.v1.RateLimitRequest").ParentFile()
 	var check func(all protoreflect.MessageDescriptors)

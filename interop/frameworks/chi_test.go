@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 func serveChi(_ *testing.T, s *shop) http.Handler {
@@ -74,6 +76,7 @@ func (s *shop) chi(w http.ResponseWriter, r *http.Request) {
 
 // Middleware of Use knows the route within a group, and not in front of all routes.
 func TestChiUse(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	look := func(pattern, shop string) func(http.Handler) http.Handler {
 		return func(next http.Handler) http.Handler {

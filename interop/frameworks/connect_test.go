@@ -11,6 +11,7 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/once/connectonce"
 	"github.com/batonhq/baton/ratelimit"
@@ -22,6 +23,7 @@ type text = wrapperspb.StringValue
 
 // Clients of each protocol get the limiter's answers as errors of that protocol.
 func TestConnect(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for name, opts := range map[string][]connect.ClientOption{"connect": nil, "gRPC": {connect.WithGRPC()}, "gRPC-Web": {connect.WithGRPCWeb()}} {
 		t.Run(name, func(t *testing.T) {

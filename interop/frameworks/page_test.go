@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/batonhq/baton/internal/pagecode"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // TestPageIsCompiled finds every Go block of docs/web.md in a test of this package, which
 // runs it.
 func TestPageIsCompiled(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	names, err := filepath.Glob("*_test.go")
 	if err != nil {

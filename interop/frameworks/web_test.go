@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/once/httponce"
 	"github.com/batonhq/baton/ratelimit"
@@ -180,6 +181,7 @@ func post(t *testing.T, url, key, body string, fields ...string) answer {
 
 // A limit counts by gin's, chi's … route and by its parameter, and tells clients how they stand.
 func TestLimit(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
 		for n := range perShop {
 			a := post(t, url+"/shops/7/free", "", "")
@@ -213,6 +215,7 @@ func TestLimit(t *testing.T) {
 
 // What comes again gets the answer of the first: status, body, and the recorded fields.
 func TestReplay(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside, inside}, func(t *testing.T, _ framework, s *shop, url string) {
 		first := post(t, url+"/shops/7/pay", "key", "5 euros")
 		if first.status != http.StatusCreated || first.body != `{"run": 1, "shop": "7", "body": "5 euros"}` || first.header.Get("Location") != "/payments/1" ||
@@ -247,6 +250,7 @@ func TestReplay(t *testing.T) {
 
 // An answer without a body is recorded with its status.
 func TestNoBody(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
 		for n := range 2 {
 			a := post(t, url+"/shops/7/empty", "key", "")
@@ -260,6 +264,7 @@ func TestNoBody(t *testing.T) {
 // A failure that the framework answers is that answer; whether it is recorded depends on
 // its status, as if the handler had written it.
 func TestErrors(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside, inside}, func(t *testing.T, _ framework, s *shop, url string) {
 		for n := range 2 {
 			a := post(t, url+"/shops/7/broken", "broken", "")
@@ -284,6 +289,7 @@ func TestErrors(t *testing.T) {
 
 // A panic is not recorded, wherever the framework recovers from it.
 func TestPanics(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside, inside}, func(t *testing.T, _ framework, s *shop, url string) {
 		for n := range 2 {
 			if a := post(t, url+"/shops/7/panics", "key", ""); a.status != http.StatusInternalServerError || a.header.Get("Idempotency-Replayed") != "" {
@@ -301,6 +307,7 @@ func TestPanics(t *testing.T) {
 
 // Of requests that come at once one has an effect.
 func TestAtOnce(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
 		const others = perShop - 2
 		var all sync.WaitGroup
@@ -333,6 +340,7 @@ func TestAtOnce(t *testing.T) {
 
 // A client that hangs up does not end the handler, and finds its answer when it comes again.
 func TestHangUp(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{inside}, func(t *testing.T, f framework, s *shop, url string) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		gone := make(chan error, 1)
@@ -361,6 +369,7 @@ func TestHangUp(t *testing.T) {
 
 // What is written piece by piece comes as a whole, now and when it comes again.
 func TestStream(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
 		for n := range 2 {
 			a := post(t, url+"/shops/7/stream", "key", "")
@@ -373,6 +382,7 @@ func TestStream(t *testing.T) {
 
 // Behind the limit alone what is flushed is with the client while the handler goes on.
 func TestLive(t *testing.T) {
+	testserver.Long(t)
 	each(t, []place{outside}, func(t *testing.T, _ framework, s *shop, url string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/shops/7/live", http.NoBody)
 		if err != nil {

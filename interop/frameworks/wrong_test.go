@@ -10,6 +10,7 @@ import (
 	echo4 "github.com/labstack/echo/v4"
 	echo5 "github.com/labstack/echo/v5"
 
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/once/httponce"
 	"github.com/batonhq/baton/store/memstore"
@@ -18,6 +19,7 @@ import (
 // What echo has of its own records an answer that no client should get, as docs/web.md says.
 // If this fails, echo has become better, and the page can be shorter.
 func TestEchosOwn(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for _, f := range []framework{
 		{"echo v4", overHTTP(func(_ *testing.T, s *shop) http.Handler {
@@ -53,6 +55,7 @@ func TestEchosOwn(t *testing.T) {
 // What fiber has of its own runs handlers when the middleware has returned. (It also makes a
 // context that races with fasthttp's server.)
 func TestFibersOwn(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	order := ""
 	app := fiber.New()

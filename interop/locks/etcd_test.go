@@ -52,6 +52,7 @@ func meetOnEtcd(t *testing.T) (*clientv3.Client, *concurrency.Session, *baton.Lo
 // TestEtcdMutexAndBatonShareAKey increments a counter by a read and a write under the
 // lock of either kind, on the same name.
 func TestEtcdMutexAndBatonShareAKey(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	client, _, locks := meetOnEtcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -102,6 +103,7 @@ func TestEtcdMutexAndBatonShareAKey(t *testing.T) {
 // TestEtcdConcurrencyAndBatonSeeEachOther tries the lock of one kind while the other
 // holds it: a Mutex, and the leader of an Election.
 func TestEtcdConcurrencyAndBatonSeeEachOther(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	_, session, locks := meetOnEtcd(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -163,6 +165,7 @@ func TestEtcdConcurrencyAndBatonSeeEachOther(t *testing.T) {
 // TestEtcdMutexTakesReadersForHolders shows what docs/coming-from/etcd.md warns of: a
 // Mutex waits for a read lock, and a Mutex on a key waits for the keys below it.
 func TestEtcdMutexTakesReadersForHolders(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	_, session, locks := meetOnEtcd(t)
 	for _, c := range []struct{ name, held, wanted string }{{"a reader", "r", "r"}, {"a key below", "a/b", "a"}} {

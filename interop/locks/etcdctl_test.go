@@ -27,6 +27,7 @@ func etcdctl(ctx context.Context, t *testing.T, server *testserver.EtcdServer, a
 // is lost, and every process is served. A machine that stops for longer than a lease
 // lives ends it, and then nothing was shown.
 func TestEtcdctlExcludesAndIsExcluded(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.EtcdCtl(t)
 	server := testserver.SharedEtcd(t)
@@ -111,6 +112,7 @@ func takeTurns(t *testing.T, server *testserver.EtcdServer) error {
 
 // Readers of ours keep etcdctl out, as its lock has no readers.
 func TestEtcdctlWaitsForReaders(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.EtcdCtl(t)
 	server := testserver.SharedEtcd(t)
@@ -146,6 +148,7 @@ func TestEtcdctlWaitsForReaders(t *testing.T) {
 
 // A process that is killed with the lock frees it for the other kind.
 func TestEtcdctlAndCrashes(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.EtcdCtl(t)
 	server := testserver.SharedEtcd(t)

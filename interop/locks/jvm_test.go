@@ -17,6 +17,7 @@ import (
 // TestRedisson: a lock of Redisson is a hash. Each side meets what the other holds with an
 // error, and neither takes it.
 func TestRedisson(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	client, url := onRedis(t)
 	locks, ctx := newLocker(t, url, baton.Config{}), t.Context()
@@ -50,6 +51,7 @@ func TestRedisson(t *testing.T) {
 
 // TestShedLockOnRedis does what the Redis providers of ShedLock do with their key.
 func TestShedLockOnRedis(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	client, url := onRedis(t)
 	locks, ctx := newLocker(t, url, baton.Config{}), t.Context()
@@ -93,6 +95,7 @@ func TestShedLockOnRedis(t *testing.T) {
 
 // TestShedLockElsewhere: on etcd both hold the lock, on ZooKeeper Baton refuses the key.
 func TestShedLockElsewhere(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	client := onEtcd(t)
 	ctx := t.Context()

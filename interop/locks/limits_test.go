@@ -7,6 +7,7 @@ import (
 	"github.com/go-redis/redis_rate/v10"
 	xrate "golang.org/x/time/rate"
 
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/redisstore/goredis"
@@ -17,6 +18,7 @@ import (
 // both allows the limit of each. The numbers that are allowed are the same, and asking
 // both allows no more than one of them.
 func TestOtherLimitersCountApart(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	ctx := t.Context()
 	client, _ := onRedis(t)

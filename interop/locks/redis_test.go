@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
 
@@ -98,6 +99,7 @@ func eachClassic(t *testing.T, f func(t *testing.T, ctx context.Context, c class
 // counter by a read and a write. No update may be lost, and both must go on
 // while the other is there.
 func TestClassicLocksAndBatonShareAKey(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	eachClassic(t, func(t *testing.T, ctx context.Context, c classic, client *redis.Client, store driver.Store) {
 		const goroutines, enough = 3, 15 // of each kind
@@ -154,6 +156,7 @@ func TestClassicLocksAndBatonShareAKey(t *testing.T) {
 
 // TestEachSeesTheOther tries the lock of one kind while the other holds it.
 func TestEachSeesTheOther(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	eachClassic(t, func(t *testing.T, ctx context.Context, c classic, client *redis.Client, store driver.Store) {
 		key := "test/see/" + c.name
@@ -196,6 +199,7 @@ func TestEachSeesTheOther(t *testing.T) {
 // TestCrashOfEitherSideFreesTheLock leaves the lock to expire, as a crash
 // does.
 func TestCrashOfEitherSideFreesTheLock(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const ttl = 500 * time.Millisecond
 	eachClassic(t, func(t *testing.T, ctx context.Context, c classic, client *redis.Client, store driver.Store) {

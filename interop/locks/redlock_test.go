@@ -183,6 +183,7 @@ func (w *worker) entered(t *testing.T) int {
 // Several processes of redsync and several of ours use one lock on five servers: no
 // update is lost, and every process is served.
 func TestRedsyncOnFiveServers(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const each, ttl = 15, "20s" // redsync does not renew
 	url, dir := redlockURL(t), t.TempDir()
@@ -212,6 +213,7 @@ func TestRedsyncOnFiveServers(t *testing.T) {
 // A process that is killed with the lock frees it for the other kind after its TTL, and
 // not before.
 func TestRedsyncAndCrashesOnFiveServers(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const ttl = 3 * time.Second
 	url := redlockURL(t)

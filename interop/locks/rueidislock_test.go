@@ -12,6 +12,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // besideRueidislock returns rueidislock with a majority of so many keys, and Baton on
@@ -34,6 +35,7 @@ func besideRueidislock(t *testing.T, majority int) (rueidislock.Locker, *baton.L
 // TestRueidislockAndBatonShareKeys takes, beside rueidislock with its default of three
 // keys, two of these with LockAll: any two meet any two. One alone excludes nobody.
 func TestRueidislockAndBatonShareKeys(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for _, majority := range []int{1, 2} {
 		t.Run(strconv.Itoa(majority), func(t *testing.T) {
@@ -130,6 +132,7 @@ func TestRueidislockAndBatonShareKeys(t *testing.T) {
 // TestRueidislockForces shows what docs/coming-from/rueidislock.md warns of:
 // ForceWithContext takes the lock of a Baton process that still considers itself the holder.
 func TestRueidislockForces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	old, locks := besideRueidislock(t, 1)
 	lease, err := locks.Lock(t.Context(), "rueidislock:0:forced")

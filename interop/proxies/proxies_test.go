@@ -214,6 +214,7 @@ func (s *site) limits(t *testing.T, unreachable int) {
 }
 
 func TestNginx(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	page := block(t, "nginx")
 	nginx(t, page).limits(t, http.StatusInternalServerError)
@@ -246,6 +247,7 @@ func nginx(t *testing.T, page string) *site {
 }
 
 func TestCaddy(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	caddy, dir := testserver.Caddy(t), t.TempDir()
 	s, config := newSite(t, block(t, "caddy"))

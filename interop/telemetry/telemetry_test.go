@@ -32,6 +32,7 @@ import (
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/election"
 	"github.com/batonhq/baton/guard"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
@@ -146,6 +147,7 @@ func (s shown) sum(prefix string) (n float64) {
 
 // Both adapters, the spans and the logger tell the same story, each of all of it.
 func TestAllTellTheSame(t *testing.T) {
+	testserver.Long(t)
 	synctest.Test(t, func(t *testing.T) {
 		all := newTold(t)
 		var log bytes.Buffer // a Handler writes one line at a time
@@ -295,6 +297,7 @@ func hang(ctx context.Context, t *testing.T, e metrics.Events) (ended chan struc
 
 // The number of series does not grow with the number of keys, in neither library.
 func TestMillionKeysMakeNoSeries(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const keys = 1_000_000
 	all, ctx := newTold(t), t.Context()

@@ -38,24 +38,8 @@ func testStory(t *testing.T, url string) {
 	}
 }
 
-func TestMemory(t *testing.T) { testStory(t, "memory:") }
 func TestSQLite(t *testing.T) { testStory(t, "sqlite:"+filepath.Join(t.TempDir(), "locks.db")) }
 func TestRedis(t *testing.T)  { testStory(t, "redis://"+testserver.SharedRedis(t).Addr) }
-func TestPostgres(t *testing.T) {
-	s := testserver.SharedPostgres(t)
-	testStory(t, s.URL(s.Database(t)))
-}
-
-func TestMySQL(t *testing.T) { testStory(t, "mysql://root@"+testserver.SharedMariaDB(t).Addr+"/baton") }
-
-func TestZooKeeper(t *testing.T) {
-	testStory(t, "zk://"+testserver.SharedZooKeeper(t).Addr+"/points")
-}
-
-func TestRedlock(t *testing.T) {
-	testStory(t, "redlock://"+strings.Join(testserver.Addrs(testserver.SharedRedisNodes(t)), ",")+"?durable=true")
-}
-func TestEtcd(t *testing.T) { testStory(t, "etcd://"+testserver.SharedEtcd(t).Addr+"/points") }
 
 // The steps are the same in every run.
 func TestText(t *testing.T) {

@@ -55,7 +55,10 @@ func each(f func(*testing.T, *host, language)) func(*testing.T, store) {
 	return func(t *testing.T, s store) {
 		h := newHost(t, s.url)
 		for _, l := range languages {
-			t.Run(l.name, func(t *testing.T) { f(t, &host{t: t, dir: folder(t), socket: h.socket}, l) })
+			t.Run(l.name, func(t *testing.T) {
+				l.wanted(t)
+				f(t, &host{t: t, dir: folder(t), socket: h.socket}, l)
+			})
 		}
 	}
 }
@@ -63,7 +66,7 @@ func each(f func(*testing.T, *host, language)) func(*testing.T, store) {
 // all starts a process of each language on a host, where each holds the lock of its name.
 func all(t *testing.T, h *host) (holders []*process) {
 	t.Helper()
-	for _, l := range languages {
+	for _, l := range tried() {
 		holders = append(holders, l.start(t, h.socket))
 	}
 	for _, p := range holders {
@@ -180,7 +183,7 @@ func pipe(t *testing.T, h *host) *os.File {
 func stopped(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	var wg sync.WaitGroup
-	for _, l := range languages {
+	for _, l := range tried() {
 		keeps, bounded := l.start(t, h.socket), l.start(t, h.socket)
 		keeps.lock("kept-" + l.name)
 		began := time.Now()
@@ -340,7 +343,7 @@ func agentKilled(t *testing.T, s store) {
 		t.Fatalf("%v, %+v", err, a)
 	}
 	var waiters []*process
-	for _, l := range languages {
+	for _, l := range tried() {
 		waiters = append(waiters, l.start(t, h.socket))
 		waiters[len(waiters)-1].send("lock wanted - - -")
 	}
@@ -382,9 +385,9 @@ func agentEnds(t *testing.T, s store) {
 func pairs(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	var order []language // in which each follows each
-	for i, l := range languages {
+	for i, l := range tried() {
 		order = append(order, l)
-		for _, other := range languages[i+1:] {
+		for _, other := range tried()[i+1:] {
 			order = append(order, l, other)
 		}
 	}

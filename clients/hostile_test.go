@@ -51,6 +51,7 @@ func TestAnswersThatAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	for _, l := range languages {
 		t.Run(l.name, func(t *testing.T) {
+			l.wanted(t)
 			t.Parallel()
 			p := l.start(t, listen(t, greeting))
 			for i, c := range liars {

@@ -23,6 +23,7 @@ func TestServers(t *testing.T) {
 		for _, l := range languages {
 			if l.can(network) {
 				t.Run(s.name+"/"+l.name, func(t *testing.T) {
+					l.wanted(t)
 					t.Parallel()
 					testServers(t, s.make(t).url, l)
 				})

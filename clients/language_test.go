@@ -41,6 +41,28 @@ type language struct {
 	cannot []string                  // of abilities
 }
 
+// everyday are the languages that every machine with the servers has. The others are tried
+// in the long tests.
+var everyday = []string{"Python", "bash"}
+
+// wanted skips the test of a language that only the long tests try.
+func (l language) wanted(t *testing.T) {
+	t.Helper()
+	if !slices.Contains(everyday, l.name) {
+		testserver.Long(t)
+	}
+}
+
+// tried are the languages of this run, for tests of several at once.
+func tried() (some []language) {
+	for _, l := range languages {
+		if os.Getenv("BATON_LONG") == "1" || slices.Contains(everyday, l.name) {
+			some = append(some, l)
+		}
+	}
+	return some
+}
+
 func (l language) can(ability string) bool { return !slices.Contains(l.cannot, ability) }
 
 const java = "java/src/main/java/io/github/batonhq/baton/"

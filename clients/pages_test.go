@@ -36,6 +36,7 @@ func blocks(t *testing.T, page string) map[string][]string {
 
 // The quarter of an hour of README.md.
 func TestQuarterOfAnHour(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for _, need := range []func(testserver.TB) string{testserver.Node, testserver.PHP, testserver.Bash} {
 		need(t)
@@ -176,6 +177,7 @@ func TestQuarterOfAnHour(t *testing.T) {
 
 // The code of each client's page runs.
 func TestPages(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	s := sites[1].make(t)
 	h := newHost(t, s.url)

@@ -19,6 +19,7 @@ var soak = flag.Int("soak", 0, "how many tasks TestFleet runs in 10 workers, wit
 // Workers of many processes, some of which are killed, never run more than the cap of
 // each key, and burn no attempt for what they put back.
 func TestFleet(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	workers, keys, tasks, kills := 3, 5, 800, 1
 	if *soak > 0 {

@@ -271,6 +271,7 @@ func hang(folder string) error {
 // An instance that is killed while it obtains a certificate holds up the others for the TTL
 // at most.
 func TestKilled(t *testing.T) {
+	testserver.Long(t)
 	folder := t.TempDir()
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), "BATONCERTMAGIC_FOLDER="+folder)
@@ -317,6 +318,7 @@ func tellsLoss(entry observer.LoggedEntry) bool {
 // certmagic retries for 30 days with one lock. A lease that is lost between two attempts is
 // told, and attempts go on: when the lock is free again, with it.
 func TestLostBetweenAttempts(t *testing.T) {
+	testserver.Long(t)
 	synctest.Test(t, func(t *testing.T) {
 		store := batontest.New(t)
 		storage := newStorage(t, store)
@@ -377,6 +379,7 @@ func TestLostBetweenAttempts(t *testing.T) {
 // If the lease is lost while the issuer works, certmagic logs what Unlock tells. The same
 // Unlock at the end of the process is no error.
 func TestLostWhileIssuing(t *testing.T) {
+	testserver.Long(t)
 	store := batontest.New(t)
 	storage := newStorage(t, store)
 	issuer, err := newCA(func(context.Context, int64) (time.Duration, error) {

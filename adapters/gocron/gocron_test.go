@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton"
 	batongocron "github.com/batonhq/baton/adapters/gocron"
 	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -138,6 +139,7 @@ func TestLockerOncePerTick(t *testing.T) {
 
 // A scheduler that dies within a job gives way after its TTL.
 func TestLockerCrash(t *testing.T) {
+	testserver.Long(t)
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New()
 		dead := &batongocron.Locker{Locks: newLocker(t, store, baton.Config{MaxHold: 10 * time.Second}), Hold: time.Second}

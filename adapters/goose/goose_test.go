@@ -218,6 +218,7 @@ var drivers = map[goose.Dialect]string{goose.DialectSQLite3: "sqlite", goose.Dia
 
 // A program that is killed in a migration holds up the next for the TTL at most.
 func TestKilled(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		dialect goose.Dialect
@@ -271,6 +272,7 @@ func TestKilled(t *testing.T) {
 
 // goose tells a migration nothing; Up tells that the lock was lost.
 func TestLost(t *testing.T) {
+	testserver.Long(t)
 	store := batontest.New(t)
 	locks := lockerOf(t, store)
 	db := sqliteDB(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -297,6 +299,7 @@ func TestLost(t *testing.T) {
 
 // Under Do the migration ends with the lock, and its transaction leaves nothing.
 func TestLostUnderDo(t *testing.T) {
+	testserver.Long(t)
 	store := batontest.New(t)
 	locks := lockerOf(t, store)
 	db := sqliteDB(t, filepath.Join(t.TempDir(), "shop.db"))
@@ -324,6 +327,7 @@ func TestLostUnderDo(t *testing.T) {
 // MariaDB is not interrupted: the statement that runs when the lock is lost is done later. A
 // transaction takes it back, unless a CREATE TABLE has ended that transaction before.
 func TestLostOnMariaDB(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		inTx, create bool

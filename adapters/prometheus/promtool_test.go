@@ -22,6 +22,7 @@ import (
 
 // What a program shows after all events is legal for Prometheus, and as it wants it.
 func TestPromtoolChecksMetrics(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	events := newEvents(t, reg)

@@ -43,6 +43,7 @@ func readJournal(ctx context.Context, pool *pgxpool.Pool, after int64) (events [
 // Workers of many processes, some of which are killed, never run more than the cap of
 // each key, and burn no attempt for what they put back.
 func TestFleet(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	workers, keys, jobs, kills := 3, 5, 800, 1
 	if *soak > 0 {

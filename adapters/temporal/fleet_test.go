@@ -21,6 +21,7 @@ import (
 // Workers with clients of their own of the store never run more
 // activities of a key than its cap, and burn no attempt for what goes back.
 func TestFleet(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const workers, keys, each, running = 4, 10, 5, 3
 	addr := testserver.Redis(t).Addr

@@ -64,6 +64,7 @@ func TestMain(m *testing.M) {
 // Programs of the original, of this package and of Baton keep the exclusion while they are
 // killed. That Fleet notices a kind that does not is shown beside package redsync.
 func TestFleet(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	for _, wrong := range compattest.Fleet(t, []string{"original", "compat", "baton"}, []string{testserver.SharedRedis(t).Addr}, *compattest.Kills) {

@@ -42,6 +42,7 @@ var library = compattest.Library{
 // The README of the original library compiles and its examples run with only the import
 // changed, and the address of the server.
 func TestExamplesOfTheOriginalRun(t *testing.T) {
+	testserver.Long(t)
 	if testing.Short() {
 		t.Skip("it compiles beside the package, and the go command does not do so in its cache of modules, where package fetched runs this")
 	}

@@ -86,6 +86,7 @@ func TestMain(m *testing.M) {
 // killed, on one server and on five. On five those who poll find the lock free too rarely beside
 // Baton's queue for a short test.
 func TestFleet(t *testing.T) {
+	testserver.Long(t)
 	t.Run("one", func(t *testing.T) {
 		t.Parallel()
 		for _, wrong := range compattest.Fleet(t, []string{"original", "compat", "baton"}, []string{testserver.SharedRedis(t).Addr}, *compattest.Kills) {
@@ -101,6 +102,7 @@ func TestFleet(t *testing.T) {
 }
 
 func TestFleetCatches(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	if wrong := compattest.Fleet(t, []string{"original", "broken"}, []string{testserver.SharedRedis(t).Addr}, 5); len(wrong) == 0 {
 		t.Error("a kind that locks another key is not noticed")

@@ -26,6 +26,7 @@ var library = compattest.Library{
 }
 
 func TestProgramsOfTheOriginalRun(t *testing.T) {
+	testserver.Long(t)
 	if testing.Short() {
 		t.Skip("it compiles beside the package, and the go command does not do so in its cache of modules, where package fetched runs this")
 	}

@@ -80,9 +80,6 @@ const doors = `
 	batontest:          baton driver driver/* internal/leasemath store/memstore
 
 
-	# The dashboard is made of the table of metrics.
-	internal/monitoring: adapters/metrics
-
 	# Whoever puts a program together knows everything but the helpers of tests.
 	clients:
 	internal/lab:       internal/charts internal/language internal/markup internal/testserver internal/textwidth

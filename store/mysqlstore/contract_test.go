@@ -26,6 +26,7 @@ func TestContract(t *testing.T) {
 // TestContractOnPool runs on a pool that the program has opened, with settings that
 // make it hard, on a server that has some, too.
 func TestContractOnPool(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedMariaDB(t)
 	t.Parallel()
 	server := testserver.MariaDB(t, snapshots)

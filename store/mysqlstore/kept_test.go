@@ -84,6 +84,7 @@ func TestRecords(t *testing.T) {
 
 // TestRecordsOnPool runs on a pool that the program has opened.
 func TestRecordsOnPool(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.NeedMariaDB(t)
 	h := recordHarness(t, func(t drivertest.T, d *database) *Store {
@@ -180,6 +181,7 @@ func TestRecordAnswerCut(t *testing.T) {
 // Many clients of two kinds want few operations, which expire and are removed all the
 // time: no caller is told of a deadlock.
 func TestRecordsNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := shared(t)
 	stores := []*Store{d.openWith(t, patient), d.openWith(t, patient), d.wrap(t, d.config())}

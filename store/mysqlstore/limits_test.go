@@ -78,6 +78,7 @@ func TestLimits(t *testing.T) {
 
 // TestLimitsOnPool runs on a pool that the program has opened.
 func TestLimitsOnPool(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.NeedMariaDB(t)
 	h := limitHarness(t, hardPool)

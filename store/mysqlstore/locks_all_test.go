@@ -15,6 +15,7 @@ import (
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/sqlstore"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 func requests(keys ...string) (all []driver.Request) {
@@ -257,7 +258,10 @@ func TestTogetherMeetsAFirstRequest(t *testing.T) {
 // wait for one of them, and renew many at once, while rows are swept away under them.
 // No deadlock or timeout of the server reaches a caller, no two claims hold at once
 // that must not, and no caller has a part of what it asked for.
-func TestTogetherNoDeadlockSurfaces(t *testing.T) { togetherNoDeadlockSurfaces(t, shared(t)) }
+func TestTogetherNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
+	togetherNoDeadlockSurfaces(t, shared(t))
+}
 
 func togetherNoDeadlockSurfaces(t *testing.T, d *database) {
 	t.Parallel()

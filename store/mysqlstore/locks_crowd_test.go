@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // stormFor is how long the storm lasts: BATON_STORM, "60s" for a real one.
@@ -31,7 +32,10 @@ func stormFor(t *testing.T) time.Duration {
 // Gotchas 1 to 3, and trap 5: 64 clients of four processes lock, share, wait, give up
 // and renew on few keys, while rows are swept away under them. No deadlock or timeout
 // of the server reaches a caller, and no two claims hold at once that must not.
-func TestNoDeadlockSurfaces(t *testing.T) { noDeadlockSurfaces(t, shared(t)) }
+func TestNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
+	noDeadlockSurfaces(t, shared(t))
+}
 
 func noDeadlockSurfaces(t *testing.T, d *database) {
 	t.Parallel()
@@ -141,6 +145,7 @@ func stormOnce(ctx context.Context, s *Store, c *driver.Claim, random *rand.Rand
 
 // Waiters hold no connection, however many there are.
 func TestTenThousandWaitersOnFourConnections(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, func(c *Server, _ *options) { c.Connections = 4 })

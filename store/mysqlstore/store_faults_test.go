@@ -197,6 +197,7 @@ func TestBlackHole(t *testing.T) {
 // The server crashes under traffic, twice: no two claims hold at once, tokens rise, and
 // every claim is granted.
 func TestServerKilledUnderTraffic(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedMariaDB(t)
 	t.Parallel()
 	d := newDatabase(t, testserver.MariaDB(t))

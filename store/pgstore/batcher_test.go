@@ -93,6 +93,7 @@ func TestCombined(t *testing.T) {
 
 // On one connection everything but the first is merged, whatever the mix.
 func TestCombinedTraffic(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
 	s := openOn(t, newPool(t, server.URL("postgres"), func(c *pgxpool.Config) { c.MaxConns = 1 }))

@@ -73,6 +73,7 @@ func TestContract(t *testing.T) {
 // TestContractPgBouncer goes through a pooler that gives each transaction another
 // connection: no prepared statements, no listening.
 func TestContractPgBouncer(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedPgBouncer(t)
 	t.Parallel()
 	server := testserver.SharedPostgres(t)

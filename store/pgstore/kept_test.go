@@ -53,6 +53,7 @@ func TestRecords(t *testing.T) {
 }
 
 func TestRecordsPgBouncer(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedPgBouncer(t)
 	t.Parallel()
 	server := testserver.Postgres(t, "-c", "max_connections=300") // the pooler keeps some for each database
@@ -196,6 +197,7 @@ func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 // Many clients want few operations, whose records expire and are removed all the time:
 // no caller is told of a deadlock.
 func TestRecordsNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	_, url := database(t)
 	stores := []*Store{openAt(t, url), openDirect(t, url)}

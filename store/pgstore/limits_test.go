@@ -51,6 +51,7 @@ func TestLimits(t *testing.T) {
 }
 
 func TestLimitsPgBouncer(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedPgBouncer(t)
 	t.Parallel()
 	server := testserver.Postgres(t, "-c", "max_connections=300") // the pooler keeps some for each database
@@ -270,6 +271,7 @@ func TestLimitsInEverySession(t *testing.T) {
 // repeat requests, while rows expire and are swept. No caller hears of deadlocks or
 // serialization, and none is let in above the capacity.
 func TestLimitsNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	lasts := stormFor(t)
 	server, url := database(t)

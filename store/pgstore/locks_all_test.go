@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 func writers(keys ...string) (all []driver.Request) {
@@ -315,6 +316,7 @@ func TestTogetherRespectsInTx(t *testing.T) {
 // them. No caller hears of deadlocks or serialization, no two claims hold at once that
 // must not, and no caller has a part of what it asked for.
 func TestTogetherNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	server, url := database(t)
 	var stores []*Store

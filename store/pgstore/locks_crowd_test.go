@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // stormFor is how long each storm lasts: BATON_STORM, "60s" for a real one.
@@ -33,6 +34,7 @@ func stormFor(t *testing.T) time.Duration {
 // request, while rows are swept away under them. No caller hears of deadlocks or
 // serialization, and no two claims hold at once that must not.
 func TestNoDeadlockSurfaces(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	lasts := stormFor(t)
 	for _, keys := range []int{1, 8, 64} {
@@ -164,6 +166,7 @@ func traffic(s *Store, key string, i int, room *room) (held bool, err error) {
 // Ten thousand wait on four connections, and one that releases is served as if it were
 // alone.
 func TestTenThousandWaitersOnFourConnections(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	_, url := database(t)
 	s := openOn(t, newPool(t, url, func(c *pgxpool.Config) { c.MaxConns = 4 }))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 func placing(r driver.Request) *operation {
@@ -241,6 +242,7 @@ func TestTurnWaitsForARenewal(t *testing.T) {
 // Many goroutines of two processes at one key: no two hold at once, tokens rise, and
 // what each process sends at the same moment goes in one statement.
 func TestTurnTraffic(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	_, url := database(t)
 	var holders atomic.Int32

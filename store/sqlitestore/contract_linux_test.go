@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // opener opens stores on the files of one test each, as processes would: no
@@ -121,6 +122,7 @@ func depend(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() err
 
 // Without sockets the poll stands in for the hints.
 func TestContractWithoutSockets(t *testing.T) {
+	testserver.Long(t)
 	deaf := func(o *options) { o.deaf = true }
 	drivertest.Locks(t, drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks { return handles(t, n, deaf) },

@@ -9,10 +9,12 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // A store whose requests are told keeps the whole contract.
 func TestContractObserved(t *testing.T) {
+	testserver.Long(t)
 	var told atomic.Int64
 	wrap := func(l driver.Locks) driver.Locks {
 		return observe.Locks(l, observe.Events{Request: func(context.Context, observe.RequestEvent) { told.Add(1) }})

@@ -16,6 +16,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/sqlstore"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 func requests(ttl time.Duration, keys ...string) (all []driver.Request) {
@@ -183,6 +184,7 @@ func TestTogetherKilledInTheMiddle(t *testing.T) {
 // one of them alone, and renew many at once. No two claims hold at once that must not,
 // and no caller has a part of what it asked for.
 func TestTogetherCrowd(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const keys, clients = 24, 64
 	path := filepath.Join(t.TempDir(), "locks.db")

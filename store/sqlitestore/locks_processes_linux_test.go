@@ -20,6 +20,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
+	"github.com/batonhq/baton/internal/testserver"
 	"golang.org/x/sys/unix"
 )
 
@@ -446,6 +447,7 @@ func TestProcesses(t *testing.T) {
 
 // Processes that do nothing but acquire one lock are served one after the other.
 func TestProcessesAreServedEvenly(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	c := newCrew(t, "SQLITESTORE_WORKERS=1", "SQLITESTORE_KINDS=exclusive", "SQLITESTORE_CALM=1")
 	for range 8 {

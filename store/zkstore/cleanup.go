@@ -28,7 +28,7 @@ type leftover struct {
 func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 	g.since = bootclock.Now()
 	s.mu.Lock()
-	s.lost[g] = struct{}{}
+	s.leftovers[g] = struct{}{}
 	s.mu.Unlock()
 	go func() {
 		for pause := 20 * time.Millisecond; !s.tryLeftover(g); pause = min(2*pause, time.Second) {
@@ -44,7 +44,7 @@ func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 		}
 		close(g.done)
 		s.mu.Lock()
-		delete(s.lost, g)
+		delete(s.leftovers, g)
 		last := s.closed.Load() && s.idleLocked()
 		s.mu.Unlock()
 		if last {
@@ -69,7 +69,7 @@ func (s *Store) tryLeftover(g *leftover) bool {
 	defer cancel()
 	l := s.session.link()
 	if !l.up {
-		// However long no server answers, the session may go on: its time stands still
+		// However long no server answers, the session may go on: its time does not pass
 		// while there is no leader. It surely ends only once there is a connection
 		// again.
 		return s.closed.Load() && bootclock.Now().Sub(g.since) > 2*l.timeout
@@ -116,7 +116,7 @@ func ownNodes(children []string, guid string) (nodes []string) {
 // guidOf returns the part of a node's name that identifies its claim, if it is of this
 // store.
 func (s *Store) guidOf(node string) (guid string, ok bool) {
-	if n := len(s.mark) + 16; len(node) > n && strings.HasPrefix(node, s.mark) {
+	if n := len(s.guidPrefix) + 16; len(node) > n && strings.HasPrefix(node, s.guidPrefix) {
 		return node[:n], true
 	}
 	return "", false
@@ -135,7 +135,7 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		}
 		_, _, _, err := s.join(ctx, &item{parent: parent, ops: ops})
 		if err == nil {
-			s.sawGone(parent, nodes...)
+			s.noteGone(parent, nodes...)
 			return len(nodes), nil
 		}
 		if err != zk.ErrNoNode {
@@ -151,19 +151,19 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		default:
 			return deleted, err
 		}
-		s.sawGone(parent, n)
+		s.noteGone(parent, n)
 	}
 	return deleted, nil
 }
 
-// outage is how long, at least, no server answers while servers are set back: all of
+// outage is how long, at least, no server answers while servers are restored: all of
 // them have to start. A broken connection is replaced in less.
 const outage = time.Second
 
-// tidy deletes the nodes of this process that no claim knows, below the parents that it
+// removeLeftovers deletes the nodes of this process that no claim knows, below the parents that it
 // has used, one after the other: other processes may do the same. It returns false if
 // the connection was lost before it was done.
-func (s *Store) tidy(l *link) (done bool) {
+func (s *Store) removeLeftovers(l *link) (done bool) {
 	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
 	go func() {
@@ -174,7 +174,7 @@ func (s *Store) tidy(l *link) (done bool) {
 		}
 	}()
 	for err := s.sync(ctx); err != nil && !answer(err); err = s.sync(ctx) {
-		if !rest(ctx) {
+		if !pauseRetry(ctx) {
 			return false
 		}
 	}
@@ -183,7 +183,7 @@ func (s *Store) tidy(l *link) (done bool) {
 	for _, parent := range s.parents.all() {
 		names, _, err := s.children(ctx, parent)
 		for err != nil && !answer(err) {
-			if !rest(ctx) {
+			if !pauseRetry(ctx) {
 				return false
 			}
 			names, _, err = s.children(ctx, parent)
@@ -201,7 +201,7 @@ func (s *Store) tidy(l *link) (done bool) {
 	for _, c := range s.claims {
 		claims = append(claims, c)
 	}
-	for g := range s.lost {
+	for g := range s.leftovers {
 		delete(byGUID, g.guid)
 	}
 	s.mu.Unlock()
@@ -220,8 +220,8 @@ func (s *Store) tidy(l *link) (done bool) {
 	return true
 }
 
-// rest pauses before a request that got no answer is repeated.
-func rest(ctx context.Context) bool {
+// pauseRetry waits before a request that got no answer is repeated.
+func pauseRetry(ctx context.Context) bool {
 	t := time.NewTimer(retryAfter)
 	defer t.Stop()
 	select {

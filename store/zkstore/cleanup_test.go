@@ -52,15 +52,15 @@ func TestServerSetBack(t *testing.T) {
 	for _, hints := range []<-chan driver.Hint{lost, lostToo} {
 		select {
 		case <-hints:
-		case <-time.After(patience):
-			t.Fatal("nobody was told")
+		case <-time.After(testTime):
+			t.Fatal("no waiter was told")
 		}
 	}
 	next, last := writer("k"), writer("k")
 	next.TTL, last.TTL = 2*time.Second, 2*time.Second
 	last.Queue = false
 	if g, _ := insist(t, after, next); g.Waiting {
-		t.Error("it waits for somebody of the past")
+		t.Error("it waits for a contender of the past")
 	}
 	keepRenewing(t, after, next)
 	eventually(t, "a refusal", func() bool {
@@ -94,7 +94,7 @@ func TestNodesThatComeBack(t *testing.T) {
 	restore()
 	// The client is let in when the server has written more than it has seen.
 	direct := plain(t, server.Addr)
-	if n := len(lineOf(t, direct, s, "back")); n != 2 {
+	if n := len(queueIn(t, direct, s, "back")); n != 2 {
 		t.Fatalf("%d nodes came back, want 2", n)
 	}
 	var a driver.Renewal
@@ -121,8 +121,8 @@ func TestNodesThatComeBack(t *testing.T) {
 		}
 		return err == nil
 	})
-	left := lineOf(t, direct, s, "stays")
-	if len(left) != 2 || !strings.HasPrefix(left[0], s.mark) {
+	left := queueIn(t, direct, s, "stays")
+	if len(left) != 2 || !strings.HasPrefix(left[0], s.guidPrefix) {
 		t.Errorf("what is held has the nodes %v", left)
 	}
 }
@@ -203,13 +203,13 @@ func TestWaitingForNodesThatComeBack(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	root := "/" + driver.NewID()
 	open := func(addr string) *Store {
-		return patient(mustOpen(t, Server{Addrs: []string{addr}, Session: 20 * time.Minute}, Config{Root: root}))
+		return longWaiting(mustOpen(t, Server{Addrs: []string{addr}, Session: 20 * time.Minute}, Config{Root: root}))
 	}
 	other, s := open(server.Addr), open(proxy.Addr)
 	first, behind := writer("k"), permits("k", 2, 4)
 	hold(t, other, first)
 	queue(t, s, behind)
-	s.sawGone(s.parent("k"), other.find(first.Claim).nodes...)
+	s.noteGone(s.parent("k"), other.find(first.Claim).nodes...)
 	proxy.Cut()
 	waits := func() bool { return renew(t, s, behind).State == driver.Waiting }
 	eventually(t, "it waits again", waits)

@@ -21,14 +21,14 @@ const (
 	opSetWatches = 101
 )
 
-// tapped is a connection that reads along the first answer, and that, in a session that
-// goes on, sets its watches before any other request is sent.
+// serverConn is a connection to a server. It reads along the first answer. In a session
+// that goes on it sends the request that sets the watches before all others.
 //
 // The client sends the watches beside other requests. They say up to which transaction
 // the session has seen everything, which has to be what it knew before the first
 // answer; but the client reads that number while another goroutine updates it by the
 // answers.
-type tapped struct {
+type serverConn struct {
 	net.Conn
 	session *Session
 	began   time.Time
@@ -36,21 +36,21 @@ type tapped struct {
 	n       int      // how much of it has been read
 	hungUp  func()   // called if the server hangs up before it answers
 
-	mu    sync.Mutex
-	waits bool   // requests wait until the watches are set
-	kept  []byte // the requests that wait
-	late  *time.Timer
+	mu          sync.Mutex
+	holdsBack   bool   // requests wait until the watches are set
+	heldBack    []byte // the requests that wait
+	giveUpTimer *time.Timer
 
 	asking  sync.Mutex
 	timeout atomic.Int64 // the session's, in ns; 0 before the connect answer
-	asked   time.Time    // when something was first written since the server was last heard; zero: nothing
+	asked   time.Time    // when something was first written since the server last sent something; zero: nothing
 	silent  *time.Timer  // nil before the first request
 }
 
-func (t *tapped) Read(b []byte) (int, error) {
+func (t *serverConn) Read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
 	if n > 0 {
-		t.heard()
+		t.endSilence()
 	}
 	if t.n == 0 && n == 0 && isHungUp(err) {
 		t.hungUp()
@@ -65,7 +65,7 @@ func (t *tapped) Read(b []byte) (int, error) {
 }
 
 // answered is called when the connect answer has been read.
-func (t *tapped) answered() {
+func (t *serverConn) answered() {
 	s := t.session
 	id := int64(binary.BigEndian.Uint64(t.head[12:]))
 	timeout := time.Duration(binary.BigEndian.Uint32(t.head[8:])) * time.Millisecond
@@ -74,50 +74,50 @@ func (t *tapped) answered() {
 	s.mu.Unlock()
 	t.timeout.Store(int64(timeout))
 	t.mu.Lock()
-	t.waits = id != 0 && id == s.stood.Load()
+	t.holdsBack = id != 0 && id == s.watchedID.Load()
 	t.mu.Unlock()
 }
 
 // Write is called with one whole request at a time.
-func (t *tapped) Write(b []byte) (int, error) {
+func (t *serverConn) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asks()
-	if !t.waits || len(b) < 12 {
+	t.startSilence()
+	if !t.holdsBack || len(b) < 12 {
 		return t.Conn.Write(b)
 	}
 	switch binary.BigEndian.Uint32(b[8:]) { // after the length and the request's number
 	case opPing, opSetAuth:
 		return t.Conn.Write(b)
 	case opSetWatches:
-		t.waits = false
-		if t.late != nil {
-			t.late.Stop()
+		t.holdsBack = false
+		if t.giveUpTimer != nil {
+			t.giveUpTimer.Stop()
 		}
-		n, err := t.Conn.Write(append(b[:len(b):len(b)], t.kept...))
-		t.kept = nil
+		n, err := t.Conn.Write(append(b[:len(b):len(b)], t.heldBack...))
+		t.heldBack = nil
 		return min(n, len(b)), err
 	}
-	if t.late == nil {
-		t.late = time.AfterFunc(answerWithin, t.giveUp)
+	if t.giveUpTimer == nil {
+		t.giveUpTimer = time.AfterFunc(answerWithin, t.giveUp)
 	}
-	t.kept = append(t.kept, b...)
+	t.heldBack = append(t.heldBack, b...)
 	return len(b), nil
 }
 
-// giveUp handles what should not happen: the client has no watches to set. The next
-// connection does not wait for them.
-func (t *tapped) giveUp() {
+// giveUp closes a connection whose client sends no request to set watches, which should
+// not happen. The next connection does not wait for that request.
+func (t *serverConn) giveUp() {
 	t.mu.Lock()
-	waits := t.waits
+	waits := t.holdsBack
 	t.mu.Unlock()
 	if waits {
-		t.session.stood.Store(0)
+		t.session.watchedID.Store(0)
 		t.Close()
 	}
 }
 
-func (t *tapped) SetReadDeadline(at time.Time) error {
+func (t *serverConn) SetReadDeadline(at time.Time) error {
 	if latest := time.Now().Add(answerWithin); t.n < len(t.head) && (at.IsZero() || at.After(latest)) {
 		at = latest
 	}
@@ -136,22 +136,22 @@ const leastSilence = 500 * time.Millisecond
 // session of that time-out: a quarter of the longest TTL.
 func silence(timeout time.Duration) time.Duration { return max(timeout/8, leastSilence) }
 
-// asks notes that something is written, and starts the timer that leaves a silent
+// startSilence notes that something is written, and starts the timer that leaves a silent
 // server. The answer to the connect request has a limit of its own.
-func (t *tapped) asks() {
+func (t *serverConn) startSilence() {
 	t.asking.Lock()
 	defer t.asking.Unlock()
 	if limit := silence(time.Duration(t.timeout.Load())); t.timeout.Load() != 0 && t.asked.IsZero() {
 		t.asked = time.Now()
 		if t.silent == nil {
-			t.silent = time.AfterFunc(limit, func() { t.leave(limit) })
+			t.silent = time.AfterFunc(limit, func() { t.closeIfSilent(limit) })
 		} else {
 			t.silent.Reset(limit)
 		}
 	}
 }
 
-func (t *tapped) heard() {
+func (t *serverConn) endSilence() {
 	t.asking.Lock()
 	defer t.asking.Unlock()
 	t.asked = time.Time{}
@@ -160,12 +160,12 @@ func (t *tapped) heard() {
 	}
 }
 
-// leave closes the connection if the server has been silent for that long.
-func (t *tapped) leave(limit time.Duration) {
+// closeIfSilent closes the connection if the server has been silent for that long.
+func (t *serverConn) closeIfSilent(limit time.Duration) {
 	t.asking.Lock()
 	asked, now := t.asked, time.Now()
 	if !asked.IsZero() && now.Sub(asked) >= 2*limit {
-		// This process has stood still, and an answer may have come already.
+		// This process was stopped, and an answer may have come already.
 		t.asked = now
 		t.silent.Reset(limit)
 	}
@@ -173,43 +173,43 @@ func (t *tapped) leave(limit time.Duration) {
 	if asked.IsZero() || now.Sub(asked) < limit || now.Sub(asked) >= 2*limit {
 		return
 	}
-	if t.session.leaving != nil {
-		t.session.leaving()
+	if t.session.onSilent != nil {
+		t.session.onSilent()
 	}
 	t.Close()
 }
 
-func (t *tapped) Close() error {
-	t.heard()
+func (t *serverConn) Close() error {
+	t.endSilence()
 	return t.Conn.Close()
 }
 
-// within leaves the server if it is silent for a quarter of a TTL from now on: leases
-// may be much shorter than the longest TTL.
-func (s *Session) within(ttl time.Duration) {
-	t := s.tapped.Load()
+// closeIfSilentFor leaves the server if it is silent for a quarter of that TTL from now
+// on: leases may be much shorter than the longest TTL.
+func (s *Session) closeIfSilentFor(ttl time.Duration) {
+	t := s.conn.Load()
 	l := s.link()
 	if limit := max(ttl/4, leastSilence); t != nil && l.up && limit < silence(l.timeout) {
-		time.AfterFunc(limit+limit/10, func() { t.leave(limit) })
+		time.AfterFunc(limit+limit/10, func() { t.closeIfSilent(limit) })
 	}
 }
 
-// neverMade is a path that no program uses. It is watched as long as a session has
+// neverCreated is a path that no program uses. It is watched as long as a session has
 // other watches, so that the client has watches to set whenever it reconnects, and
-// tapped can wait for them.
-const neverMade = "/zookeeper/baton"
+// serverConn can wait for them.
+const neverCreated = "/zookeeper/baton"
 
-// standing makes sure that the connection's session watches neverMade.
-func (s *Session) standing(c *zk.Conn) error {
-	s.stand.Lock()
-	defer s.stand.Unlock()
+// watchAlways makes sure that the connection's session watches neverCreated.
+func (s *Session) watchAlways(c *zk.Conn) error {
+	s.watchMu.Lock()
+	defer s.watchMu.Unlock()
 	id := c.SessionID()
-	if id == s.stood.Load() {
+	if id == s.watchedID.Load() {
 		return nil
 	}
-	_, _, _, err := c.ExistsW(neverMade)
+	_, _, _, err := c.ExistsW(neverCreated)
 	if err == nil && c.SessionID() == id {
-		s.stood.Store(id)
+		s.watchedID.Store(id)
 	}
 	return err
 }

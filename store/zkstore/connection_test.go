@@ -91,12 +91,12 @@ func quiet(b []byte) []byte {
 
 // A waiter that waits for long checks now and then whether it has missed something, at
 // two nodes and not in the whole queue: ten thousand waiters would read ten thousand
-// names each. A crowd in one process reads the queue once for all. And a waiter that
+// names each. Many waiters of one process read the queue once for all. And a waiter that
 // has missed something is granted.
 func TestLookingAgain(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	for name, waiters := range map[string]int{"one who waits": 1, "a crowd": 4 * manyWaiters} {
+	for name, waiters := range map[string]int{"one waiter": 1, "many waiters": 4 * manyWaiters} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			proxy := faultproxy.New(t, server.Addr)
@@ -276,12 +276,12 @@ func TestOwnSilenceIsNotTheServers(t *testing.T) {
 		t.Fatal(err)
 	}
 	epoch := s.session.link().epoch
-	c := s.session.tapped.Load()
+	c := s.session.conn.Load()
 	limit := silence(s.session.link().timeout)
 	c.asking.Lock()
 	c.asked = time.Now().Add(-time.Hour)
 	c.asking.Unlock()
-	c.leave(limit)
+	c.closeIfSilent(limit)
 	if _, err := s.exists(t.Context(), s.root); err != nil && !answer(err) {
 		t.Fatal(err)
 	}

@@ -113,7 +113,7 @@ func newConnections(locks []driver.Locks) func(t drivertest.T) {
 				select {
 				case <-now.next:
 				case <-ctx.Done():
-					t.Fatalf("handle %d did not connect anew", i)
+					t.Fatalf("handle %d did not connect again", i)
 				}
 			}
 		}

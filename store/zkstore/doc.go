@@ -1,4 +1,6 @@
-// Package zkstore keeps locks in ZooKeeper.
+// Package zkstore keeps locks and records in ZooKeeper.
+//
+// # How the data lie
 //
 // A key is one node below the root, and its children are the queue: ephemeral
 // sequential nodes, of which the first holds the lock and each other one waits for the
@@ -23,8 +25,7 @@
 //     process that died, of holders and waiters alike, stay until its session
 //     ends: for the session's time-out and a tick.
 //   - A claim belongs to the process that made it. Another one cannot renew or
-//     release it, so a handle of a detached lease is good in the same store
-//     only.
+//     release it, so only the same store can attach a detached lease.
 //
 // If a server is silent while a request is under way, the store moves to another one if
 // there are several, long before the client would: after an eighth of the session's
@@ -41,8 +42,8 @@
 //
 // The node of a key has no data. If it has data when this process first needs it, the
 // store leaves them alone and refuses the key. After that the store knows the node as a
-// lock's, like the latest few thousand, and an acquisition empties it without reading
-// it: it writes to the node to learn how long the queue is.
+// lock's, and remembers the latest few thousand of those. An acquisition empties such a
+// node without reading it: it writes to the node to learn how long the queue is.
 //
 // # Records
 //

@@ -64,6 +64,6 @@ func uncertain(err error) error {
 // session. It passes once the session has had answers for a while.
 var errSilent = errors.New("the session was silent for so long that it may end at any moment")
 
-var errVanished = errors.New("somebody deleted the nodes of this request")
+var errVanished = errors.New("another client deleted the nodes of this request")
 
 var errLate = errors.New("the request ended before its answer came")

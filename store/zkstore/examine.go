@@ -49,7 +49,7 @@ type adder func(name string, severity driver.Severity, what, mend string)
 func (s *Store) examineSession(l *link, add adder) {
 	if half := l.timeout / 2; half < usualTTL {
 		add("session-timeout", driver.Note,
-			fmt.Sprintf("the session's time-out is %v, so no TTL can be longer than %v: one that nobody asked for is shortened to that, a longer one that was asked for is refused", l.timeout, half),
+			fmt.Sprintf("the session's time-out is %v, so no TTL can be longer than %v: the default TTL is shortened to that, a longer one that was asked for is refused", l.timeout, half),
 			fmt.Sprintf("for TTLs of %v ask for session=%v, and set maxSessionTimeout=%d in zoo.cfg if the server gives less", usualTTL, 2*usualTTL, (2*usualTTL).Milliseconds()))
 	}
 	if asked := s.asked; asked > 0 && asked != l.timeout {

@@ -17,7 +17,7 @@ import (
 const ttl = 10 * time.Second
 
 // patience bounds every wait for what must come.
-const patience = 30 * time.Second
+const testTime = 30 * time.Second
 
 // openOn opens a store with a root of its own, or at the one given.
 func openOn(t *testing.T, root string, addrs ...string) *Store {
@@ -28,8 +28,8 @@ func openOn(t *testing.T, root string, addrs ...string) *Store {
 	return mustOpen(t, Server{Addrs: addrs}, Config{Root: root})
 }
 
-// patient keeps claims in the store although the test is slow to renew them.
-func patient(s *Store) *Store {
+// mayLinger keeps claims in the store although the test is slow to renew them.
+func longWaiting(s *Store) *Store {
 	s.waiterTTL, s.claimTTL = time.Minute, time.Minute
 	return s
 }
@@ -115,7 +115,7 @@ func watching(t *testing.T, s *Store, r driver.Request) <-chan driver.Hint {
 // long. at is when the store said so first.
 func awaitHeld(t *testing.T, s *Store, r driver.Request, hints <-chan driver.Hint) (g driver.Grant, at time.Time) {
 	t.Helper()
-	late := time.After(patience)
+	late := time.After(testTime)
 	for {
 		select {
 		case h := <-hints:
@@ -127,7 +127,7 @@ func awaitHeld(t *testing.T, s *Store, r driver.Request, hints <-chan driver.Hin
 			case driver.Held:
 				return a.Grant, at
 			case driver.Lost:
-				t.Fatal("its place was lost")
+				t.Fatal("its position was lost")
 			}
 		case <-late:
 			t.Fatal("it was not granted")
@@ -138,7 +138,7 @@ func awaitHeld(t *testing.T, s *Store, r driver.Request, hints <-chan driver.Hin
 // eventually polls until ok says so.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
 	defer cancel()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -146,13 +146,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, testTime)
 		}
 	}
 }
 
-// lineOf lists the nodes of a key, as an operator sees them.
-func lineOf(t *testing.T, c *zk.Conn, s *Store, key string) []string {
+// queueIn lists the nodes of a key, as an operator sees them.
+func queueIn(t *testing.T, c *zk.Conn, s *Store, key string) []string {
 	t.Helper()
 	if _, err := c.Sync(s.root); err != nil {
 		t.Fatalf("sync: %v", err)
@@ -164,7 +164,7 @@ func lineOf(t *testing.T, c *zk.Conn, s *Store, key string) []string {
 	return names
 }
 
-// plain is a client like any other.
+// withoutContainers is a client like any other.
 func plain(t *testing.T, addrs ...string) *zk.Conn {
 	t.Helper()
 	c, events, err := zk.Connect(addrs, 20*time.Second, zk.WithLogger(silent), zk.WithLogInfo(false))
@@ -172,7 +172,7 @@ func plain(t *testing.T, addrs ...string) *zk.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	late := time.After(patience)
+	late := time.After(testTime)
 	for {
 		select {
 		case e := <-events:

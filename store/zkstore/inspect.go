@@ -13,21 +13,21 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// abreast is how many requests go at the same time.
-const abreast = 16
+// parallel is how many requests go at the same time.
+const parallel = 16
 
 // Inspect implements driver.Inspector. Remaining is the TTL: only the holder's process
 // knows when it last renewed.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
-	if err := s.beginLooking(ctx, key); err != nil {
+	if err := s.beginInspect(ctx, key); err != nil {
 		return info, err
 	}
 	return s.inspect(ctx, key)
 }
 
-// beginLooking checks the key, and lets the server catch up.
-func (s *Store) beginLooking(ctx context.Context, key string) error {
+// beginInspect checks the key, and lets the server catch up.
+func (s *Store) beginInspect(ctx context.Context, key string) error {
 	if err := check.Key(key); err != nil {
 		return err
 	}
@@ -40,21 +40,21 @@ func (s *Store) beginLooking(ctx context.Context, key string) error {
 func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
 	parent := s.parent(key)
-	all, _, err := s.line(ctx, parent)
+	all, _, err := s.readQueue(ctx, parent)
 	if err == zk.ErrNoNode {
 		return info, nil
 	} else if err != nil {
 		return info, refused("list", parent, err)
 	}
-	data := make([]told, len(all))
+	data := make([]nodeFacts, len(all))
 	errs := make([]error, len(all))
-	each(len(all), func(i int) { data[i], errs[i] = s.tells(ctx, parent, all[i]) })
+	each(len(all), func(i int) { data[i], errs[i] = s.readFacts(ctx, parent, all[i]) })
 	n := holders(all)
 	for i, c := range all {
 		if errs[i] == zk.ErrNoNode {
 			continue // it went meanwhile
 		} else if errs[i] != nil {
-			return info, refused("read", parent+"/"+c.told(), errs[i])
+			return info, refused("read", parent+"/"+c.factsNode(), errs[i])
 		}
 		f := data[i].facts
 		age, ok := s.clock.since(f.since(data[i].stat))
@@ -73,23 +73,23 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return info, nil
 }
 
-// told is what the nodes of a contender tell.
-type told struct {
+// nodeFacts is what the nodes of a contender tell.
+type nodeFacts struct {
 	facts
 	stat *zk.Stat
 }
 
-// tells reads what the nodes of a contender tell. A writer that became a reader has its
+// readFacts reads what the nodes of a contender tell. A writer that became a reader has its
 // owner in its second node, as a Rename may not write the first.
-func (s *Store) tells(ctx context.Context, parent string, c *contender) (told, error) {
-	d, err := s.get(ctx, parent+"/"+c.told())
+func (s *Store) readFacts(ctx context.Context, parent string, c *contender) (nodeFacts, error) {
+	d, err := s.get(ctx, parent+"/"+c.factsNode())
 	if err != nil {
-		return told{}, err
+		return nodeFacts{}, err
 	}
-	t := told{readData(d.data), d.stat}
+	t := nodeFacts{readData(d.data), d.stat}
 	if !c.exclusive() && c.write != c.lock {
 		if d, err = s.get(ctx, parent+"/"+c.write); err != nil {
-			return told{}, err
+			return nodeFacts{}, err
 		}
 		t.owner = readData(d.data).owner
 	}
@@ -103,7 +103,7 @@ func each(n int, f func(i int)) {
 		return
 	}
 	var wg sync.WaitGroup
-	gate := make(chan struct{}, abreast)
+	gate := make(chan struct{}, parallel)
 	for i := range n {
 		gate <- struct{}{}
 		wg.Go(func() {
@@ -140,7 +140,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			}
 		}
 		for len(keys) > 0 {
-			page := keys[:min(len(keys), 4*abreast)]
+			page := keys[:min(len(keys), 4*parallel)]
 			keys = keys[len(page):]
 			infos := make([]driver.KeyInfo, len(page))
 			errs := make([]error, len(page))
@@ -161,11 +161,11 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 // Break implements driver.Inspector. It also ends holders of other programs, if the
 // access list allows that.
 func (s *Store) Break(ctx context.Context, key string) (int, error) {
-	if err := s.beginLooking(ctx, key); err != nil {
+	if err := s.beginInspect(ctx, key); err != nil {
 		return 0, err
 	}
 	parent := s.parent(key)
-	all, _, err := s.line(ctx, parent)
+	all, _, err := s.readQueue(ctx, parent)
 	if err == zk.ErrNoNode {
 		return 0, nil
 	} else if err != nil {

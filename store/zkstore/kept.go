@@ -327,7 +327,7 @@ func (s *Store) listRecords(ctx context.Context, prefix string, show func(driver
 	} else if err != nil {
 		return refused("list", s.recordsRoot(), err)
 	}
-	const page = 4 * abreast // of folders, and of records
+	const page = 4 * parallel // of folders, and of records
 	for len(folders) > 0 {
 		some := folders[:min(len(folders), page)]
 		folders = folders[len(some):]

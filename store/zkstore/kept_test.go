@@ -128,7 +128,7 @@ func TestRecordLostAnswer(t *testing.T) {
 
 // A process that read a record which was then forgotten, or expired, and made again
 // does not write what it decided on the old one.
-func TestRecordMadeAnew(t *testing.T) {
+func TestRecordMadeAgain(t *testing.T) {
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
@@ -151,7 +151,7 @@ func TestRecordMadeAnew(t *testing.T) {
 	}
 	begin(12)
 	if written, err := s.writeRecord(t.Context(), "job", old, record.State{Token: 11}); written || err != nil {
-		t.Errorf("written over what was made anew: %v, %v", written, err)
+		t.Errorf("written over what was made again: %v, %v", written, err)
 	}
 	if r, err := s.FindRecord(t.Context(), "job"); err != nil || r.Token != 12 || r.Attempts != 1 {
 		t.Errorf("%+v, %v", r, err)

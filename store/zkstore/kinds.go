@@ -33,10 +33,10 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	if c == nil {
 		return none, driver.ErrLost
 	}
-	if err := c.take(ctx); err != nil {
+	if err := c.lockCalls(ctx); err != nil {
 		return none, err
 	}
-	defer c.give()
+	defer c.unlockCalls()
 	a := s.renew(ctx, []*claim{c}, ttl)[0]
 	c.Lock()
 	nodes, weight, capacity := c.nodes, c.weight, c.capacity
@@ -87,8 +87,8 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		return none, refused("downgrade the lock in", c.parent, err)
 	}
 	c.nodes, c.weight = []string{nodes[0], reader}, 1
-	s.sawGone(c.parent, nodes[1])
-	return c.grant(ttl, t.sure), nil
+	s.noteGone(c.parent, nodes[1])
+	return c.grant(ttl, t.proven), nil
 }
 
 var _ driver.Renamer = (*Store)(nil)
@@ -110,10 +110,10 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 	if c == nil {
 		return driver.ErrLost
 	}
-	if err := c.take(ctx); err != nil { // a Downgrade replaces the node
+	if err := c.lockCalls(ctx); err != nil { // a Downgrade replaces the node
 		return err
 	}
-	defer c.give()
+	defer c.unlockCalls()
 	for try := range 5 {
 		if a, holders, _ := c.sort(ctx, 0, nil, nil); a.State == driver.Unknown {
 			return a.Err

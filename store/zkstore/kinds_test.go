@@ -41,7 +41,7 @@ func TestDowngradeWithoutAnAnswer(t *testing.T) {
 	hold(t, other, read)
 	release(t, other, read)
 	release(t, s, r)
-	if left := lineOf(t, plain(t, server.Addr), s, "k"); len(left) > 0 {
+	if left := queueIn(t, plain(t, server.Addr), s, "k"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }

@@ -43,10 +43,10 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 
 // acquire makes one attempt. again says that the claim was gone already.
 func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, again bool, err error) {
-	if err := c.take(ctx); err != nil {
+	if err := c.lockCalls(ctx); err != nil {
 		return g, false, err
 	}
-	defer c.give()
+	defer c.unlockCalls()
 	switch c.is() {
 	case gone:
 		return g, true, nil
@@ -68,7 +68,7 @@ func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	g, err = c.create(ctx, r)
 	if err != nil && c.is() == fresh {
 		c.Lock()
-		c.leaveLocked()
+		c.endLocked()
 		c.Unlock()
 		c.forget()
 	}
@@ -120,7 +120,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	c.Unlock()
 	s.parents.learn(c.parent, true)
 	ops := c.checks(nil)
-	_, t, _, err := s.multi(ctx, ops) // to have a commit prove that they stand
+	_, t, _, err := s.multi(ctx, ops) // to have a commit prove that they exist
 	if err != nil {
 		return g, false, uncertain(err)
 	}
@@ -134,11 +134,11 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	c.Lock()
-	c.guid = c.s.mark + hex.EncodeToString(random[:])
+	c.guid = c.s.guidPrefix + hex.EncodeToString(random[:])
 	c.ttl = r.TTL
 	c.Unlock()
 
-	m, err := c.make(ctx, r)
+	m, err := c.createNodes(ctx, r)
 	if err != nil {
 		if errors.Is(err, driver.ErrUnknown) {
 			c.unresolved(m.trip.done, r.TTL)
@@ -147,31 +147,31 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	}
 	c.Lock()
 	c.nodes, c.token, c.session = m.nodes, m.token, m.trip.link.id
-	stands := !m.alone || c.holdLocked(lasting(r.TTL))
+	alive := !m.alone || c.holdLocked(lasting(r.TTL))
 	c.Unlock()
-	if !stands {
-		return driver.Grant{}, c.late()
+	if !alive {
+		return driver.Grant{}, c.endLate()
 	}
-	before := c.last(m.born)
+	before := c.becomeLast(m.parentCreated)
 	if m.alone {
-		return c.grant(r.TTL, m.trip.sure), nil
+		return c.grant(r.TTL, m.trip.proven), nil
 	}
 	if r.Queue {
-		if v, ok := before.precedes(); ok {
-			return c.follow(ctx, m.trip, v)
+		if v, ok := before.verdict(); ok {
+			return c.waitBehind(ctx, m.trip, v)
 		}
 	}
 	return c.queue(ctx, r, m.trip, m.children)
 }
 
-// made is the result of a request that makes nodes.
-type made struct {
-	trip     trip
-	nodes    []string
-	token    int64
-	born     int64    // the czxid of the parent, 0 if not known
-	alone    bool     // the queue has no other contender
-	children []string // the queue, if it was read
+// created is the result of a request that makes nodes.
+type created struct {
+	trip          request
+	nodes         []string
+	token         int64
+	parentCreated int64    // the czxid of the parent, 0 if not known
+	alone         bool     // the queue has no other contender
+	children      []string // the queue, if it was read
 }
 
 // ZooKeeper's flags.
@@ -180,22 +180,22 @@ const (
 	container  = zk.FlagContainer
 )
 
-// make sends the transaction that creates the nodes and touches the parent. The answer
+// createNodes sends the transaction that creates the nodes and touches the parent. The answer
 // about the parent holds the token, which is the number of that transaction, and how
 // many children the parent has.
 //
-// A claim that joins a queue behind others of this process is in no hurry: when one of
-// those releases the lock, this request goes along.
+// A claim that joins a queue behind others of this process may linger: its request then
+// shares a transaction with the release of one of those.
 //
 // A claim with a bound joins only if no other one has touched the parent since it read
-// the queue. So the bound holds however many come at once.
-func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) {
+// the queue. So the bound holds however many join at once.
+func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, err error) {
 	s := c.s
 	bounded, tries := r.Queue && r.MaxWaiting > 0, 5
 	if bounded {
 		tries = maxLooks
 	}
-	patient := r.Queue && c.weight == driver.Whole && s.crowded(c.parent)
+	mayLinger := r.Queue && c.weight == driver.Whole && s.hasWaiters(c.parent)
 	data := c.data(false)
 	var create []any
 	for _, mark := range c.marks() {
@@ -212,7 +212,7 @@ func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) 
 	for range tries {
 		version := int32(-1) // any
 		if bounded && existed {
-			if version, err = c.room(ctx, r.MaxWaiting); err == zk.ErrNoNode {
+			if version, err = c.checkRoom(ctx, r.MaxWaiting); err == zk.ErrNoNode {
 				s.parents.forget(c.parent)
 				existed = false
 			} else if err != nil {
@@ -229,7 +229,7 @@ func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) 
 		var results []zk.MultiResponse
 		var failed int
 		if existed && touch && !bounded {
-			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, patient: patient, ops: ops})
+			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, mayLinger: mayLinger, ops: ops})
 		} else {
 			results, m.trip, failed, err = s.multi(ctx, ops)
 		}
@@ -241,7 +241,7 @@ func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) 
 			}
 			stat := results[len(create)].Stat
 			s.clock.set(stat.Mtime)
-			m.token, m.born, m.alone = stat.Mzxid, stat.Czxid, int(stat.NumChildren) == len(create)
+			m.token, m.parentCreated, m.alone = stat.Mzxid, stat.Czxid, int(stat.NumChildren) == len(create)
 			return m, nil
 		case err == nil, err == zk.ErrAPIError && !existed:
 			// The client cannot read the answer about a container node, but the
@@ -265,8 +265,8 @@ func (c *claim) make(ctx context.Context, r driver.Request) (m made, err error) 
 			// Another claim has joined: look again.
 		case err == zk.ErrNoAuth && existed && touch && failed == len(create):
 			touch = false // the user may create children, but not write
-		case err == zk.ErrBadArguments && !existed && !s.plain.Load():
-			s.plain.Store(true) // a server without container nodes
+		case err == zk.ErrBadArguments && !existed && !s.withoutContainers.Load():
+			s.withoutContainers.Store(true) // a server without container nodes
 		default:
 			return m, refused("create nodes below", c.parent, err)
 		}
@@ -290,14 +290,14 @@ func (c *claim) marks() []string {
 }
 
 func (s *Store) parentFlags() int32 {
-	if s.plain.Load() {
+	if s.withoutContainers.Load() {
 		return zk.FlagPersistent
 	}
 	return container
 }
 
 // readBack finds out what a transaction made, if its answer did not tell.
-func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
+func (c *claim) readBack(ctx context.Context, m *created, parentToo bool) error {
 	children, stat, err := c.s.children(ctx, c.parent)
 	if err != nil {
 		return uncertain(err)
@@ -305,7 +305,7 @@ func (c *claim) readBack(ctx context.Context, m *made, parentToo bool) error {
 	if m.nodes = ownNodes(children, c.guid); m.nodes == nil {
 		return uncertain(errVanished)
 	}
-	m.children, m.token, m.born = children, stat.Czxid, stat.Czxid
+	m.children, m.token, m.parentCreated = children, stat.Czxid, stat.Czxid
 	m.alone = parentToo && len(children) == len(m.nodes)
 	if !parentToo {
 		own, err := c.s.exists(ctx, c.parent+"/"+m.nodes[0])
@@ -351,7 +351,7 @@ func (s *Store) makeRoot(ctx context.Context) error {
 
 // queue finds the position of a claim whose queue has other contenders: it is granted,
 // waits, or is refused. Its nodes exist; queue deletes them if it is refused.
-func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []string) (driver.Grant, error) {
+func (c *claim) queue(ctx context.Context, r driver.Request, t request, children []string) (driver.Grant, error) {
 	s := c.s
 	var own *nodeWatch
 	var watching sync.WaitGroup
@@ -368,7 +368,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	if children != nil {
 		all, err = s.ordered(ctx, c.parent, children)
 	} else {
-		all, _, err = s.line(ctx, c.parent)
+		all, _, err = s.readQueue(ctx, c.parent)
 	}
 	watching.Wait()
 	if err != nil && err != zk.ErrNoNode {
@@ -382,18 +382,18 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 		return driver.Grant{}, unavailable(errVanished)
 	case v.granted:
 		c.Lock()
-		stands := c.holdLocked(lasting(r.TTL))
+		alive := c.holdLocked(lasting(r.TTL))
 		// Contenders behind it may have seen others before it, and wait until it holds.
-		tells := stands && c.capacity < driver.Whole && v.at+1 < len(all)
+		tells := alive && c.capacity < driver.Whole && v.at+1 < len(all)
 		c.waited = c.waited || tells
 		c.Unlock()
-		if !stands {
-			return driver.Grant{}, c.late()
+		if !alive {
+			return driver.Grant{}, c.endLate()
 		}
 		if tells {
 			go c.mark(s.life)
 		}
-		return c.grant(r.TTL, t.sure), nil
+		return c.grant(r.TTL, t.proven), nil
 	}
 	var no error
 	if h := all[0]; !h.exclusive() && c.weight != driver.Whole && h.capacity != c.capacity {
@@ -410,7 +410,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	}
 	c.Lock()
 	c.state = held // any state but unsure: the nodes are known
-	g := c.leaveLocked()
+	g := c.endLocked()
 	c.Unlock()
 	c.forget()
 	if _, err := s.remove(ctx, c.parent, g.nodes); err != nil {
@@ -419,8 +419,8 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t trip, children []
 	return driver.Grant{}, no
 }
 
-// follow puts the claim behind another one of this process, without reading the queue.
-func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, error) {
+// waitBehind puts the claim behind another one of this process, without reading the queue.
+func (c *claim) waitBehind(ctx context.Context, t request, v verdict) (driver.Grant, error) {
 	own, err := c.s.watchNode(ctx, c.parent+"/"+c.nodes[0])
 	switch {
 	case err == zk.ErrNoNode:
@@ -433,11 +433,11 @@ func (c *claim) follow(ctx context.Context, t trip, v verdict) (driver.Grant, er
 }
 
 // heldError says which process holds, as far as the nodes tell. all is the queue with
-// its waiters; its first me contenders are before the caller.
-func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, me int) error {
+// its waiters; its first contenders, before of them, are before the caller.
+func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, before int) error {
 	n := holders(all)
-	e := &driver.HeldError{Key: key, Waiting: max(0, min(me, len(all))-n)}
-	d, err := s.tells(ctx, parent, all[0])
+	e := &driver.HeldError{Key: key, Waiting: max(0, min(before, len(all))-n)}
+	d, err := s.readFacts(ctx, parent, all[0])
 	if err != nil {
 		return e // the holder may have gone meanwhile: that is not worth an error
 	}
@@ -462,10 +462,10 @@ func (c *claim) checks(ops []any) []any {
 // others have joined since it looked before.
 const maxLooks = 20
 
-// room reads the queue that the claim is about to join, and refuses if the claim would
+// checkRoom reads the queue that the claim is about to join, and refuses if the claim would
 // have to wait while most wait already. It returns the version of the parent's data,
 // which every claim of Baton's that joins the queue changes.
-func (c *claim) room(ctx context.Context, most int) (version int32, err error) {
+func (c *claim) checkRoom(ctx context.Context, most int) (version int32, err error) {
 	s := c.s
 	for synced := false; ; synced = true {
 		children, stat, err := s.children(ctx, c.parent)

@@ -22,7 +22,7 @@ const (
 // A claim is a claim of this process on one key. Its nodes live as long as the session,
 // so the store has to delete them when the claim ends.
 //
-// A call that creates its nodes, or finds out whether there are any, holds turn, and
+// A call that creates its nodes, or finds out whether there are any, holds callMu, and
 // only such a call ends a claim that is fresh or unsure. The embedded Mutex guards the
 // rest and is taken before Store.mu.
 type claim struct {
@@ -32,7 +32,7 @@ type claim struct {
 	weight   int64
 	capacity int64
 	parent   string
-	turn     chan struct{} // cap 1
+	callMu   chan struct{} // cap 1
 
 	sync.Mutex // guards what follows
 
@@ -49,8 +49,8 @@ type claim struct {
 	session int64
 	pending <-chan struct{} // the request that got no answer; closed when the client is done with it
 
-	park    *parked            // what the waiter waits for; nil while it works
-	changed chan struct{}      // closed when park changes; nil if no call waits for that
+	blocked *blocked           // what the waiter waits for; nil while it works
+	changed chan struct{}      // closed when blocked changes; nil if no call waits for that
 	stop    context.CancelFunc // ends the waiter
 	waited  bool               // it was granted after waiting
 	marked  bool               // its node says so
@@ -71,7 +71,7 @@ func (s *Store) claim(r driver.Request) *claim {
 	if c == nil {
 		c = &claim{
 			s: s, name: n, owner: r.Owner, weight: r.Weight, capacity: r.Capacity,
-			parent: s.parent(r.Key), turn: make(chan struct{}, 1),
+			parent: s.parent(r.Key), callMu: make(chan struct{}, 1),
 		}
 		s.claims[n] = c
 	}
@@ -84,22 +84,22 @@ func (s *Store) find(cl driver.Claim) *claim {
 	return s.claims[name{cl.Key, cl.ID}]
 }
 
-// take waits for turn.
-func (c *claim) take(ctx context.Context) error {
+// lockCalls waits for callMu.
+func (c *claim) lockCalls(ctx context.Context) error {
 	select {
-	case c.turn <- struct{}{}:
+	case c.callMu <- struct{}{}:
 		return nil
 	default:
 	}
 	select {
-	case c.turn <- struct{}{}:
+	case c.callMu <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (c *claim) give() { <-c.turn }
+func (c *claim) unlockCalls() { <-c.callMu }
 
 func (c *claim) is() state {
 	c.Lock()
@@ -107,8 +107,8 @@ func (c *claim) is() state {
 	return c.state
 }
 
-// lastLocked makes the claim end d from now.
-func (c *claim) lastLocked(d time.Duration) {
+// endInLocked makes the claim end d from now.
+func (c *claim) endInLocked(d time.Duration) {
 	now := bootclock.Coarse()
 	c.end = now.Add(d)
 	switch {
@@ -137,8 +137,8 @@ func (c *claim) due() {
 	}
 	if c.state == fresh || c.state == unsure {
 		select {
-		case c.turn <- struct{}{}:
-			defer c.give()
+		case c.callMu <- struct{}{}:
+			defer c.unlockCalls()
 		default: // a repeated Acquire is about to settle it
 			c.armed = bootclock.Coarse().Add(retryAfter)
 			c.timer.Reset(retryAfter)
@@ -146,22 +146,22 @@ func (c *claim) due() {
 			return
 		}
 	}
-	g := c.leaveLocked() // before another call can renew it
+	g := c.endLocked() // before another call can renew it
 	c.Unlock()
-	c.part(g)
+	c.removeLeft(g)
 }
 
 // expire ends a claim now.
 func (c *claim) expire() <-chan struct{} {
 	c.Lock()
-	g := c.leaveLocked()
+	g := c.endLocked()
 	c.Unlock()
-	return c.part(g)
+	return c.removeLeft(g)
 }
 
-// part deletes what leaveLocked has left, in the background. The channel is closed when
+// removeLeft deletes what endLocked has left, in the background. The channel is closed when
 // that is done.
-func (c *claim) part(g *leftover) <-chan struct{} {
+func (c *claim) removeLeft(g *leftover) <-chan struct{} {
 	c.forget()
 	if g == nil {
 		return nil
@@ -170,8 +170,8 @@ func (c *claim) part(g *leftover) <-chan struct{} {
 	return c.s.removeLeftover(g)
 }
 
-// leaveLocked makes the claim gone, and returns what may be left of it on the server.
-func (c *claim) leaveLocked() *leftover {
+// endLocked makes the claim gone, and returns what may be left of it on the server.
+func (c *claim) endLocked() *leftover {
 	if c.state == gone {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (c *claim) leaveLocked() *leftover {
 	if c.stop != nil {
 		c.stop()
 	}
-	c.turnedLocked(nil)
+	c.blockedLocked(nil)
 	return g
 }
 
@@ -208,8 +208,8 @@ func (c *claim) forget() {
 	if s.claims[c.name] == c {
 		delete(s.claims, c.name)
 	}
-	if s.tails[c.parent].claim == c {
-		delete(s.tails, c.parent)
+	if s.lastClaims[c.parent].claim == c {
+		delete(s.lastClaims, c.parent)
 	}
 	last := s.closed.Load() && s.idleLocked()
 	s.mu.Unlock()
@@ -222,7 +222,7 @@ func (c *claim) forget() {
 func (c *claim) lose() {
 	c.Lock()
 	was := c.state
-	g := c.leaveLocked()
+	g := c.endLocked()
 	c.Unlock()
 	c.forget()
 	if was == gone {
@@ -253,10 +253,10 @@ func (s *Store) loseAll() {
 	}
 }
 
-// turnedLocked notes that the waiter now waits for p, or works if p is nil, and wakes
+// blockedLocked notes that the waiter now waits for p, or works if p is nil, and wakes
 // the calls that wait for such a change.
-func (c *claim) turnedLocked(p *parked) {
-	c.park = p
+func (c *claim) blockedLocked(p *blocked) {
+	c.blocked = p
 	if c.changed != nil {
 		close(c.changed)
 		c.changed = nil
@@ -269,8 +269,8 @@ func (c *claim) holdLocked(d time.Duration) bool {
 		return false
 	}
 	c.state = held
-	c.lastLocked(d)
-	c.turnedLocked(nil)
+	c.endInLocked(d)
+	c.blockedLocked(nil)
 	return true
 }
 
@@ -287,13 +287,13 @@ func (c *claim) unresolved(pending <-chan struct{}, ttl time.Duration) {
 		return
 	}
 	c.state = unsure
-	c.lastLocked(max(ttl, driver.WaiterTTL)) // longer than its caller goes on asking for it
+	c.endInLocked(max(ttl, driver.WaiterTTL)) // longer than its caller goes on asking for it
 	c.Unlock()
 }
 
-// late deletes what a request made for a claim that is gone by now, as no call could
+// endLate deletes what a request made for a claim that is gone by now, as no call could
 // renew or release it.
-func (c *claim) late() error {
+func (c *claim) endLate() error {
 	c.Lock()
 	g := c.leftoverLocked()
 	c.Unlock()
@@ -302,11 +302,11 @@ func (c *claim) late() error {
 }
 
 // grant is the answer about a held claim. sure is what the commit of a request proved
-// about the session: see Session.commit.
+// about the session: see Session.committed.
 func (c *claim) grant(ttl time.Duration, sure time.Duration) driver.Grant {
 	return driver.Grant{Token: c.token, Ticket: c.token, TTL: min(lasting(ttl), sure)}
 }
 
-func (c *claim) place() driver.Grant {
+func (c *claim) waitingGrant() driver.Grant {
 	return driver.Grant{Waiting: true, Ticket: c.token, TTL: driver.WaiterTTL}
 }

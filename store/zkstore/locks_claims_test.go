@@ -30,7 +30,7 @@ func mustStand(t *testing.T, s *Store, r driver.Request) {
 	if a := renew(t, s, r); a.State != driver.Held {
 		t.Fatalf("what was granted cannot be renewed: %+v", a)
 	}
-	if n := len(lineOf(t, s.conn, s, r.Key)); n != 2 {
+	if n := len(queueIn(t, s.conn, s, r.Key)); n != 2 {
 		t.Fatalf("%d nodes of a writer", n)
 	}
 	release(t, s, r)
@@ -39,15 +39,15 @@ func mustStand(t *testing.T, s *Store, r driver.Request) {
 
 func mustEmpty(t *testing.T, s *Store, key string) {
 	t.Helper()
-	eventually(t, "an empty line", func() bool { return len(lineOf(t, s.conn, s, key)) == 0 })
+	eventually(t, "an empty line", func() bool { return len(queueIn(t, s.conn, s, key)) == 0 })
 }
 
 // makeNodes makes a claim and its nodes, and nothing more.
-func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, made) {
+func makeNodes(t *testing.T, s *Store, r driver.Request) (*claim, created) {
 	t.Helper()
 	c := s.claim(r)
-	c.guid, c.ttl = s.mark+"0123456789abcdef", r.TTL
-	m, err := c.make(t.Context(), driver.Request{Queue: true})
+	c.guid, c.ttl = s.guidPrefix+"0123456789abcdef", r.TTL
+	m, err := c.createNodes(t.Context(), driver.Request{Queue: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,9 +61,9 @@ func TestUnresolvedEndsInTurn(t *testing.T) {
 	s := openOn(t, "", testserver.SharedZooKeeper(t).Addr)
 	r := writer("k")
 	c := s.claim(r)
-	c.guid = s.mark + "0123456789abcdef"
+	c.guid = s.guidPrefix + "0123456789abcdef"
 	c.unresolved(nil, ttl)
-	if err := c.take(t.Context()); err != nil {
+	if err := c.lockCalls(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	overdue(c)
@@ -73,7 +73,7 @@ func TestUnresolvedEndsInTurn(t *testing.T) {
 	if c.is() == gone {
 		t.Fatal("it was ended under the hands of who has the turn")
 	}
-	c.give()
+	c.unlockCalls()
 	overdue(c)
 	if c.is() != gone {
 		t.Error("it was not ended")
@@ -106,7 +106,7 @@ func TestUnresolvedEndsBesideWhatWasFound(t *testing.T) {
 	})
 	r.Retry = true
 	if g, _ := insist(t, s, r); g.Waiting {
-		t.Fatal("it waits for nobody")
+		t.Fatal("it waits for no contender")
 	}
 	if n := listings.Load(); n < 2 {
 		t.Fatalf("%d listings, want 2", n)
@@ -121,7 +121,7 @@ func TestUnresolvedEndsBesideWhatIsMade(t *testing.T) {
 	known(t, s, "k")
 	r := writer("k")
 	c := s.claim(r)
-	c.guid = s.mark + "0123456789abcdef"
+	c.guid = s.guidPrefix + "0123456789abcdef"
 	c.unresolved(nil, ttl)
 	gather(s)
 	r.Retry = true
@@ -129,7 +129,7 @@ func TestUnresolvedEndsBesideWhatIsMade(t *testing.T) {
 	go func() {
 		g, err := s.Acquire(t.Context(), r)
 		if g.Waiting {
-			t.Error("it waits for nobody")
+			t.Error("it waits for no contender")
 		}
 		answered <- err
 	}()
@@ -143,11 +143,11 @@ func TestUnresolvedEndsBesideWhatIsMade(t *testing.T) {
 }
 
 // If a claim ends while its nodes are made, for any reason, its caller is not told that
-// it stands, and the nodes are deleted.
+// it has not ended, and the nodes are deleted.
 func TestMadeTooLate(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	for name, among := range map[string]bool{"alone": false, "in line": true} {
+	for name, among := range map[string]bool{"alone": false, "in a queue": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := openOn(t, "", server.Addr)
@@ -159,7 +159,7 @@ func TestMadeTooLate(t *testing.T) {
 			for name, join := range map[string]func(c *claim, r driver.Request) (driver.Grant, error){
 				"create": func(c *claim, r driver.Request) (driver.Grant, error) { return c.create(t.Context(), r) },
 				"queue": func(c *claim, r driver.Request) (driver.Grant, error) {
-					m, err := c.make(t.Context(), driver.Request{Queue: true})
+					m, err := c.createNodes(t.Context(), driver.Request{Queue: true})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -169,7 +169,7 @@ func TestMadeTooLate(t *testing.T) {
 			} {
 				r := writer("k")
 				c := s.claim(r)
-				c.guid = s.mark + "0123456789abcdef"
+				c.guid = s.guidPrefix + "0123456789abcdef"
 				c.expire()
 				if g, err := join(c, r); !errors.Is(err, driver.ErrUnavailable) {
 					t.Errorf("%s: %+v, %v, want driver.ErrUnavailable", name, g, err)
@@ -178,7 +178,7 @@ func TestMadeTooLate(t *testing.T) {
 				if among {
 					want = 2
 				}
-				eventually(t, "no nodes", func() bool { return len(lineOf(t, s.conn, s, "k")) == want })
+				eventually(t, "no nodes", func() bool { return len(queueIn(t, s.conn, s, "k")) == want })
 			}
 		})
 	}
@@ -202,7 +202,7 @@ func TestConfirmedAtItsEnd(t *testing.T) {
 			var both sync.WaitGroup
 			c.Lock() // both have to wait, and get it one after the other
 			both.Go(func() { end(c) })
-			both.Go(func() { a = c.confirmed(trip{link: l, sure: ttl}, ttl) })
+			both.Go(func() { a = c.confirmed(request{link: l, proven: ttl}, ttl) })
 			runtime.Gosched()
 			c.Unlock()
 			both.Wait()

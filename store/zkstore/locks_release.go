@@ -24,10 +24,10 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	if c == nil {
 		return driver.ErrLost
 	}
-	if err := c.take(ctx); err != nil {
+	if err := c.lockCalls(ctx); err != nil {
 		return err
 	}
-	defer c.give()
+	defer c.unlockCalls()
 
 	c.Lock()
 	was, dead, old := c.state, !bootclock.Now().Before(c.end), c.session != s.session.link().id
@@ -55,7 +55,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	c.Lock()
 	frank := c.waited && c.weight == driver.Whole
-	g := c.leaveLocked()
+	g := c.endLocked()
 	c.Unlock()
 	defer c.forget()
 	if g == nil {

@@ -29,7 +29,7 @@ func TestReleaseWithoutAnAnswer(t *testing.T) {
 			}
 			<-cut
 			direct := plain(t, server.Addr)
-			eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+			eventually(t, "an empty line", func() bool { return len(queueIn(t, direct, s, "k")) == 0 })
 			if a := renew(t, s, r); a.State != driver.Lost {
 				t.Errorf("renewed: %+v", a)
 			}

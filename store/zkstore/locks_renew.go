@@ -46,7 +46,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 		ours, at = append(ours, c), append(at, i)
 	}
-	s.session.within(ttl)
+	s.session.closeIfSilentFor(ttl)
 	for i, a := range s.renew(ctx, ours, ttl) {
 		answers[at[i]] = a
 	}
@@ -95,7 +95,7 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	over := (st == waiting || st == held) && !bootclock.Now().Before(c.end)
 	var g *leftover
 	if over {
-		g = c.leaveLocked() // before another call can renew it
+		g = c.endLocked() // before another call can renew it
 	}
 	c.Unlock()
 	lost := driver.Renewal{State: driver.Lost}
@@ -105,7 +105,7 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	case st == unsure: // due ends it, unless the caller repeats its request
 		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
 	case over:
-		if done := c.part(g); done != nil {
+		if done := c.removeLeft(g); done != nil {
 			select { // so that no caller hears of its end before its nodes are gone
 			case <-done:
 			case <-ctx.Done():
@@ -135,7 +135,7 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			n := len(ops)
 			ops = c.checks(ops)
 			if c.waited && !c.marked { // the first renewal since it got the lock
-				last := len(ops) - 1 // see told
+				last := len(ops) - 1 // see factsNode
 				ops[last] = &zk.SetDataRequest{Path: c.parent + "/" + c.nodes[last-n], Data: c.data(true), Version: unwritten}
 			}
 			c.Unlock()
@@ -195,20 +195,20 @@ func (c *claim) lacks(node string) bool {
 }
 
 // confirmed takes a committed answer that the claim's nodes exist.
-func (c *claim) confirmed(t trip, ttl time.Duration) driver.Renewal {
+func (c *claim) confirmed(t request, ttl time.Duration) driver.Renewal {
 	c.Lock()
 	switch {
 	case c.state != held || c.session != t.link.id:
 		c.Unlock()
 		return driver.Renewal{State: driver.Lost}
-	case t.sure <= 0:
+	case t.proven <= 0:
 		c.Unlock()
 		return unknown(unavailable(errSilent))
 	}
 	c.ttl = ttl
 	c.marked = c.waited
-	c.lastLocked(lasting(ttl))
-	g := c.grant(ttl, t.sure)
+	c.endInLocked(lasting(ttl))
+	g := c.grant(ttl, t.proven)
 	c.Unlock()
 	return driver.Renewal{State: driver.Held, Grant: g}
 }
@@ -226,13 +226,13 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 			c.Unlock()
 			return driver.Renewal{State: driver.Held} // renewHolders renews it
 		}
-		p := c.park
+		p := c.blocked
 		if c.changed == nil {
 			c.changed = make(chan struct{})
 		}
 		changed := c.changed
 		c.Unlock()
-		if p != nil && p.settled(ctx, c.s) {
+		if p != nil && p.upToDate(ctx, c.s) {
 			break
 		}
 		select {
@@ -250,8 +250,8 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 		return driver.Renewal{State: driver.Lost}
 	}
 	c.ttl = ttl
-	c.lastLocked(c.s.waiterTTL)
-	return driver.Renewal{State: driver.Waiting, Grant: c.place()}
+	c.endInLocked(c.s.waiterTTL)
+	return driver.Renewal{State: driver.Waiting, Grant: c.waitingGrant()}
 }
 
 // unwritten is the version of a node's data before the first change. A node is

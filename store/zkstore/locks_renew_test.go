@@ -11,8 +11,8 @@ import (
 func TestPermitsGrantedAtOnceAreMarked(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
-	other := patient(openOn(t, s.root, server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
+	other := longWaiting(openOn(t, s.root, server.Addr))
 	first, r, behind := permits("k", 3, 4), permits("k", 2, 4), permits("k", 1, 4)
 	hold(t, other, first)
 	c, m := makeNodes(t, s, r)
@@ -31,7 +31,7 @@ func TestPermitsGrantedAtOnceAreMarked(t *testing.T) {
 // which will not change any more.
 func TestPermitsMarkedBeforeTheWatch(t *testing.T) {
 	t.Parallel()
-	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
+	s := longWaiting(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
 	before, r := permits("k", 2, 4), permits("k", 1, 4)
 	hold(t, s, before)
 	b := s.find(before.Claim)

@@ -25,7 +25,7 @@ func TestCost(t *testing.T) {
 	const rounds, others = 50, 10
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
 	open := func(t *testing.T, root string) *Store {
-		return patient(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: root}))
+		return longWaiting(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: root}))
 	}
 	writer := func(key string) driver.Request {
 		r := writer(key)
@@ -142,7 +142,7 @@ func TestCost(t *testing.T) {
 		})
 		// One request creates, one watches, and hardly any waiter reads the queue.
 		if most := int64(2*crowd + crowd/10); got.Requests > most {
-			t.Errorf("%d places took %d requests, want %d at most", crowd, got.Requests, most)
+			t.Errorf("%d positions took %d requests, want %d at most", crowd, got.Requests, most)
 		}
 	})
 	t.Run("three hundred renewed", func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 			if g.Waiting || g.Token <= token {
 				t.Fatalf("round %d: repeated: %+v after token %d", i, g, token)
 			}
-			if n := len(lineOf(t, direct, s, "k")); n != 2 {
+			if n := len(queueIn(t, direct, s, "k")); n != 2 {
 				t.Errorf("round %d: %d nodes, want the two of one request", i, n)
 			}
 			token = g.Token
@@ -217,10 +217,10 @@ func TestLostAnswersLeaveNothing(t *testing.T) {
 				return err == nil || errors.Is(err, driver.ErrLost)
 			})
 		}
-		eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+		eventually(t, "an empty line", func() bool { return len(queueIn(t, direct, s, "k")) == 0 })
 	}
 	for _, key := range left {
-		eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, key)) == 0 })
+		eventually(t, "an empty line", func() bool { return len(queueIn(t, direct, s, key)) == 0 })
 	}
 }
 
@@ -238,7 +238,7 @@ func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 	r := writer("k")
 	c := s.claim(r)
 	c.state, c.guid = unsure, "_c_0123456789abcdef0123456789abcdef"
-	c.lastLocked(ttl)
+	c.endInLocked(ttl)
 	for _, mark := range c.marks() {
 		if _, err := direct.Create(s.parent("k")+"/"+c.guid+mark, nil, zk.FlagEphemeralSequential, s.acl); err != nil {
 			t.Fatal(err)
@@ -246,7 +246,7 @@ func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 	}
 	r.Retry = true
 	hold(t, s, r)
-	for _, n := range lineOf(t, direct, s, "k") {
+	for _, n := range queueIn(t, direct, s, "k") {
 		stat, err := s.exists(t.Context(), s.parent("k")+"/"+n)
 		if err != nil || stat.EphemeralOwner != s.session.link().id {
 			t.Errorf("%s belongs to session %x, %v", n, stat.EphemeralOwner, err)
@@ -258,7 +258,7 @@ func TestANodeOfAnotherSessionIsNotAdopted(t *testing.T) {
 func TestParentThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
 	if err := s.makeRoot(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -319,8 +319,8 @@ func (in *inside) leave(r driver.Request) {
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
-	stores := []*Store{s, s, patient(openOn(t, s.root, server.Addr))} // more in one than in the other
+	s := longWaiting(openOn(t, "", server.Addr))
+	stores := []*Store{s, s, longWaiting(openOn(t, s.root, server.Addr))} // more in one than in the other
 	keys := map[string]*inside{"a": {}, "b": {}, "c": {}}
 	names := []string{"a", "a", "a", "b", "c"}
 
@@ -350,7 +350,7 @@ func TestStorm(t *testing.T) {
 		if random.IntN(4) == 0 {
 			leaves = time.After(time.Duration(random.Int64N(int64(30 * time.Millisecond))))
 		}
-		late := time.After(patience)
+		late := time.After(testTime)
 		for g.Waiting {
 			select {
 			case h := <-hints:
@@ -398,7 +398,7 @@ func TestStorm(t *testing.T) {
 	work.Wait()
 	conn := plain(t, server.Addr)
 	for k := range keys {
-		if left := lineOf(t, conn, s, k); len(left) > 0 {
+		if left := queueIn(t, conn, s, k); len(left) > 0 {
 			t.Errorf("%s: %v are left", k, left)
 		}
 	}

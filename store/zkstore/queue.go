@@ -13,9 +13,9 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// line reads a queue. Near the end of the numbers it asks for the czxid of each
+// readQueue reads a queue. Near the end of the numbers it asks for the czxid of each
 // contender.
-func (s *Store) line(ctx context.Context, parent string) (all []*contender, children []string, err error) {
+func (s *Store) readQueue(ctx context.Context, parent string) (all []*contender, children []string, err error) {
 	children, _, err = s.children(ctx, parent)
 	if err != nil {
 		return nil, nil, err
@@ -25,8 +25,8 @@ func (s *Store) line(ctx context.Context, parent string) (all []*contender, chil
 }
 
 func (s *Store) ordered(ctx context.Context, parent string, children []string) ([]*contender, error) {
-	all := line(children)
-	if worn(all) {
+	all := queueOf(children)
+	if nearOverflow(all) {
 		left := all[:0]
 		for _, c := range all {
 			stat, err := s.exists(ctx, parent+"/"+c.lock)
@@ -66,7 +66,7 @@ const (
 	markKazooRead = "__rlock__"
 )
 
-// A contender is one request in a queue: ours, another process's, or that of a program
+// A contender is one request in a queue: of this process, of another one, or of a program
 // that is not Baton.
 type contender struct {
 	id               string   // the part of the name before the mark
@@ -80,9 +80,9 @@ type contender struct {
 
 func (c *contender) exclusive() bool { return c.weight == driver.Whole }
 
-// told is the node that says since when the contender holds. For an exclusive request
+// factsNode is the node that says since when the contender holds. For an exclusive request
 // it is the second: the first one changes only when the lock is released.
-func (c *contender) told() string {
+func (c *contender) factsNode() string {
 	if c.exclusive() {
 		return c.write
 	}
@@ -142,8 +142,8 @@ func number(s string) (int32, bool) {
 	return int32(n), err == nil
 }
 
-// line returns the contenders of a listing, in no order.
-func line(children []string) []*contender {
+// queueOf returns the contenders of a listing, in no order.
+func queueOf(children []string) []*contender {
 	byID := make(map[string]*contender, len(children))
 	all := make([]*contender, 0, len(children))
 	for _, name := range children {
@@ -172,9 +172,9 @@ func line(children []string) []*contender {
 	return all
 }
 
-// worn reports whether the sequence numbers are so near their end that only czxids tell
+// nearOverflow reports whether the sequence numbers are so near their end that only czxids tell
 // the order: the server then gives out the last number again and again.
-func worn(all []*contender) bool {
+func nearOverflow(all []*contender) bool {
 	const end = 1<<31 - 1<<20
 	for _, c := range all {
 		if c.seq < 0 || c.seq > end {
@@ -230,14 +230,14 @@ type verdict struct {
 	// owners can never hold together with it.
 	gone []string
 
-	// frank says that the nearest of them, and maybe no other, belongs to an exclusive
+	// tellsRelease says that the nearest of them, and maybe no other, belongs to an exclusive
 	// request of Baton's. Such a node changes when its owner, having waited, releases
 	// the lock; it does not change when its owner gives up waiting.
-	frank bool
+	tellsRelease bool
 
-	// partial says that there may be other contenders before that one, so that its
+	// othersBefore says that there may be other contenders before that one, so that its
 	// going proves nothing unless it changed first.
-	partial bool
+	others bool
 
 	// any is set if gone is empty. The contender then waits for permits: until one of
 	// these nodes goes or changes.
@@ -268,7 +268,7 @@ func judge(all []*contender, id string) (v verdict) {
 			v.gone = append(v.gone, e.write) // a reader waits only for the node that goes when a writer becomes a reader
 		default:
 			if v.gone == nil {
-				v.frank = e.exclusive() && len(e.nodes) == 2 && ours(e.id)
+				v.tellsRelease = e.exclusive() && len(e.nodes) == 2 && ours(e.id)
 			}
 			v.gone = append(v.gone, e.lock)
 		}

@@ -50,7 +50,7 @@ func TestJudgeAgreesWithTheRules(t *testing.T) {
 			want = append(want, open)
 		}
 		random.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-		all := line(names)
+		all := queueOf(names)
 		order(all)
 		hold := 0
 		for i, granted := range want {
@@ -93,7 +93,7 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 	server := testserver.ZooKeeperOn(t, dir)
 	var stores []*Store
 	for range 3 {
-		stores = append(stores, patient(openOn(t, "/", server.Addr)))
+		stores = append(stores, longWaiting(openOn(t, "/", server.Addr)))
 	}
 
 	// A queue across the end: granted in the order of arrival, tokens rising.
@@ -118,7 +118,7 @@ func TestNumbersAtTheirEnd(t *testing.T) {
 	for i := range 16 {
 		line = append(line, join(i+1, true))
 	}
-	if all := strings.Join(lineOf(t, stores[0].conn, stores[0], "k"), " "); !strings.Contains(all, "2147483647") || !strings.Contains(all, "-21474836") {
+	if all := strings.Join(queueIn(t, stores[0].conn, stores[0], "k"), " "); !strings.Contains(all, "2147483647") || !strings.Contains(all, "-21474836") {
 		t.Errorf("the line does not cross the end: %s", all)
 	}
 	var token int64
@@ -184,7 +184,7 @@ const (
 func TestForeignChildrenAreIgnored(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
 	direct := plain(t, server.Addr)
 	r := writer("k")
 	hold(t, s, r)

@@ -33,21 +33,21 @@ type Session struct {
 	// Events is called as zk.WithEventCallback says. It must not block.
 	Events func(zk.Event)
 
-	now   atomic.Pointer[link]
-	stood atomic.Int64 // the session that watches neverMade
-	stand sync.Mutex   // held while that watch is set
-	over  atomic.Int64 // a session that the servers no longer accept
+	now       atomic.Pointer[link]
+	watchedID atomic.Int64 // the session that watches neverCreated
+	watchMu   sync.Mutex   // held while that watch is set
+	expiredID atomic.Int64 // a session that the servers no longer accept
 
-	tapped  atomic.Pointer[tapped] // the latest connection
-	leaving func()                 // nil, or called before a silent server is left
+	conn     atomic.Pointer[serverConn] // the latest connection
+	onSilent func()                     // nil, or called before a silent server is left
 
 	mu       sync.Mutex
 	answered connected    // the last connect answer
 	marks    [8]time.Time // when some of the answered requests were sent, the newest at newest
 	newest   int
 
-	sureID    int64 // the session that lives until sureUntil at least
-	sureUntil time.Time
+	provenID    int64 // the session that lives until provenUntil at least
+	provenUntil time.Time
 }
 
 // A link is the state of a session while that does not change.
@@ -57,7 +57,7 @@ type link struct {
 	up      bool      // requests are answered
 	epoch   int       // incremented by every connection
 	since   time.Time // when its connection was begun
-	lost    time.Time // when the one before was lost, while it is not up
+	lost    time.Time // when the connection before was lost, while it is not up
 	outages int       // connections that came after an outage
 	next    chan struct{}
 }
@@ -101,7 +101,7 @@ func (s *Session) event(e zk.Event) {
 			l.lost = time.Time{}
 		case zk.StateExpired:
 			l.id, l.up = 0, false
-			s.stood.Store(0)
+			s.watchedID.Store(0)
 		case zk.StateDisconnected, zk.StateConnecting:
 			l.up = false
 		}
@@ -113,8 +113,8 @@ func (s *Session) event(e zk.Event) {
 			s.now.Store(&l)
 			close(old.next)
 		}
-	} else if e.Path == neverMade {
-		s.stood.Store(0)
+	} else if e.Path == neverCreated {
+		s.watchedID.Store(0)
 	}
 	if s.Events != nil {
 		s.Events(e)
@@ -148,13 +148,13 @@ func (s *Session) idle(now time.Time) time.Duration {
 	return now.Sub(s.marks[s.newest])
 }
 
-// commit notes a request that was committed and answered on l, and returns how long the
+// committed notes a request that was committed and answered on l, and returns how long the
 // session certainly lives, counted from when the request was sent. It is half of the
 // time-out, or less after a silence, zero at worst.
 //
 // Only commits count: a follower that was cut off from the others goes on answering
 // reads when the others have ended its sessions.
-func (s *Session) commit(l *link, sent time.Time) (sure time.Duration) {
+func (s *Session) committed(l *link, sent time.Time) (sure time.Duration) {
 	known := l.since // a server that accepts a connection tells its leader of the session
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,25 +165,25 @@ func (s *Session) commit(l *link, sent time.Time) (sure time.Duration) {
 	}
 	sure = known.Add(l.timeout - l.timeout/grain).Sub(sent)
 	sure = max(0, min(sure, l.timeout/2))
-	if until := sent.Add(sure); s.sureID != l.id || until.After(s.sureUntil) {
-		s.sureID, s.sureUntil = l.id, until
+	if until := sent.Add(sure); s.provenID != l.id || until.After(s.provenUntil) {
+		s.provenID, s.provenUntil = l.id, until
 	}
 	return sure
 }
 
-// sure is how much longer the session with that number certainly lives.
-func (s *Session) sure(id int64) time.Duration {
+// provenLeft is how much longer the session with that number certainly lives.
+func (s *Session) provenLeft(id int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if id != s.sureID {
+	if id != s.provenID {
 		return 0
 	}
-	return max(0, s.sureUntil.Sub(bootclock.Now()))
+	return max(0, s.provenUntil.Sub(bootclock.Now()))
 }
 
 // dial connects, and reads along the server's first answer.
 func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
-	if id := s.link().id; id != 0 && id == s.over.Load() {
+	if id := s.link().id; id != 0 && id == s.expiredID.Load() {
 		return expired(), nil
 	}
 	began := bootclock.Now()
@@ -191,12 +191,12 @@ func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	t := &tapped{Conn: c, session: s, began: began, hungUp: func() { s.hungUp(network, address) }}
-	s.tapped.Store(t)
+	t := &serverConn{Conn: c, session: s, began: began, hungUp: func() { s.hungUp(network, address) }}
+	s.conn.Store(t)
 	return t, nil
 }
 
-// hosts hands out the servers in one random order. After a connection was lost it tries
+// hosts gives out the servers in one random order. After a connection was lost it tries
 // each server once without a pause, the last one too: the client's own provider pauses
 // for a second before it tries the last one again, and a session may be over by then.
 type hosts struct {
@@ -204,7 +204,7 @@ type hosts struct {
 	servers []string
 	at      int
 	tried   int  // since the last success
-	leave   bool // do not try the server that was connected first
+	skip    bool // do not try the server that was connected first
 }
 
 func (h *hosts) Init(servers []string) error {
@@ -221,20 +221,20 @@ func (h *hosts) Len() int { return len(h.servers) }
 func (h *hosts) Next() (server string, pause bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tried > 0 || h.leave {
+	if h.tried > 0 || h.skip {
 		h.at = (h.at + 1) % len(h.servers)
 	}
-	h.leave = false
+	h.skip = false
 	pause = h.tried > 0 && h.tried%len(h.servers) == 0
 	h.tried++
 	return h.servers[h.at], pause
 }
 
-// left makes the next server the first to try, as the last one is silent.
-func (h *hosts) left() {
+// skipCurrent makes the next server the first to try, as the last one is silent.
+func (h *hosts) skipCurrent() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.leave = true
+	h.skip = true
 }
 
 func (h *hosts) Connected() {
@@ -245,8 +245,8 @@ func (h *hosts) Connected() {
 
 var silent = log.New(io.Discard, "", 0)
 
-// Servers that were set back: a restored backup or a lost disk brings back a state
-// older than what this process has seen. That may have two effects.
+// Servers may be restored: a backup or a lost disk brings back a state older than what
+// this process has seen. That may have two effects.
 //
 // A server hangs up, without a word, on a client that has seen a later transaction than
 // its last one. The client would try again with the same number for ever, so the store
@@ -255,8 +255,8 @@ var silent = log.New(io.Discard, "", 0)
 // serve a client that has seen nothing.
 //
 // Or the numbers of a new leader are higher, and the session goes on, if the state
-// knows it. It may then have nodes that we had deleted. They would stay for as long as
-// this process lives, so tidy looks for them after an outage.
+// knows it. It may then have nodes that this process had deleted. They would stay for
+// as long as it lives, so removeLeftovers looks for them after an outage.
 
 // hungUp is called when a server ended a connection instead of answering the connect
 // request. A follower that lags behind does that, too, and a server without a leader.
@@ -272,7 +272,7 @@ func (s *Session) hungUp(network, address string) {
 		heard = l.since
 	}
 	if bootclock.Now().Sub(heard) >= l.timeout && s.serves(network, address) {
-		s.over.Store(l.id)
+		s.expiredID.Store(l.id)
 	}
 }
 
@@ -337,8 +337,8 @@ func expired() net.Conn {
 	return client
 }
 
-// isHungUp reports whether the server caused the error, rather than a time-out or our
-// own Close.
+// isHungUp reports whether the server caused the error, rather than a time-out or a
+// Close of this process.
 func isHungUp(err error) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)
 }

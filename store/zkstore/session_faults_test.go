@@ -13,13 +13,13 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// belief is until when a grant may be believed in.
-type belief struct {
+// trust is until when a grant may be trusted.
+type trust struct {
 	mu    sync.Mutex
 	until time.Time
 }
 
-func (b *belief) hear(sent time.Time, g driver.Grant) {
+func (b *trust) hear(sent time.Time, g driver.Grant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if end := sent.Add(g.TTL); end.After(b.until) {
@@ -28,7 +28,7 @@ func (b *belief) hear(sent time.Time, g driver.Grant) {
 }
 
 // keep renews a claim until it is lost, each attempt for a while.
-func (b *belief) keep(ctx context.Context, s *Store, r driver.Request) {
+func (b *trust) keep(ctx context.Context, s *Store, r driver.Request) {
 	for ctx.Err() == nil {
 		call, cancel := context.WithTimeout(ctx, r.TTL/2)
 		sent := bootclock.Now()
@@ -44,17 +44,17 @@ func (b *belief) keep(ctx context.Context, s *Store, r driver.Request) {
 	}
 }
 
-// A connection falls silent. The holder stops believing before the server ends its
+// A connection falls silent. The holder stops trusting it before the server ends its
 // session and grants the next, and what it held stays lost.
 func TestSilentConnection(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "tickTime=500")
 	proxy := faultproxy.New(t, server.Addr)
 	s := mustOpen(t, Server{Addrs: []string{proxy.Addr}, Session: 2 * time.Second})
-	other := patient(mustOpen(t, Server{Addrs: []string{server.Addr}}))
+	other := longWaiting(mustOpen(t, Server{Addrs: []string{server.Addr}}))
 	r := writer("k")
 	r.TTL = time.Second
-	var b belief
+	var b trust
 	sent := bootclock.Now()
 	g := hold(t, s, r)
 	b.hear(sent, g)
@@ -76,7 +76,7 @@ func TestSilentConnection(t *testing.T) {
 	after, granted := awaitHeld(t, other, next, hints)
 	b.mu.Lock()
 	if b.until.After(granted) {
-		t.Errorf("the silent holder believed in its lock for %v after the next was granted", b.until.Sub(granted))
+		t.Errorf("the silent holder trusted its lock for %v after the next was granted", b.until.Sub(granted))
 	}
 	b.mu.Unlock()
 	if after.Token <= g.Token {
@@ -112,7 +112,7 @@ func keepRenewing(t *testing.T, s *Store, r driver.Request) {
 }
 
 // A follower that was cut off from its leader goes on telling its clients that their
-// nodes exist, after the others have deleted them. No store believes it.
+// nodes exist, after the others have deleted them. No store trusts that.
 func TestPartitionedFollower(t *testing.T) {
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
@@ -130,7 +130,7 @@ func TestPartitionedFollower(t *testing.T) {
 		s     *Store
 		r     driver.Request
 		next  driver.Request
-		b     belief
+		b     trust
 		hints <-chan driver.Hint
 
 		granted time.Time // when next was
@@ -140,7 +140,7 @@ func TestPartitionedFollower(t *testing.T) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	other := patient(mustOpen(t, Server{Addrs: []string{e.Nodes[third].Addr}, Session: 20 * tick}, Config{Root: "/p"}))
+	other := longWaiting(mustOpen(t, Server{Addrs: []string{e.Nodes[third].Addr}, Session: 20 * tick}, Config{Root: "/p"}))
 	for _, ticks := range []time.Duration{2, 4, 10} {
 		p := &pair{name: (ticks * tick).String()}
 		p.s = mustOpen(t, Server{Addrs: []string{e.Nodes[follower].Addr}, Session: ticks * tick}, Config{Root: "/p"})
@@ -167,7 +167,7 @@ func TestPartitionedFollower(t *testing.T) {
 		}
 		p.b.mu.Lock()
 		if p.b.until.After(p.granted) {
-			t.Errorf("session of %s: believed for %v after the next was granted", p.name, p.b.until.Sub(p.granted))
+			t.Errorf("session of %s: trusted for %v after the next was granted", p.name, p.b.until.Sub(p.granted))
 		}
 		p.b.mu.Unlock()
 	}
@@ -199,7 +199,7 @@ func TestLeaderKilled(t *testing.T) {
 		return a.State != driver.Unknown
 	})
 	// An election on a busy machine may last longer than the lease. Then the lease is
-	// lost, and no process believes in it.
+	// lost, and no process trusts it.
 	if a.State == driver.Held {
 		if a.Grant.Token != g.Token {
 			t.Errorf("token %d became %d", g.Token, a.Grant.Token)
@@ -261,7 +261,7 @@ func TestTrustAfterSilence(t *testing.T) {
 		for _, a := range c.active {
 			s.active(l, at(a))
 		}
-		if got := s.commit(l, at(c.sent)); got != time.Duration(c.want*float64(time.Second)) {
+		if got := s.committed(l, at(c.sent)); got != time.Duration(c.want*float64(time.Second)) {
 			t.Errorf("%s: %v, want %vs", name, got, c.want)
 		}
 	}
@@ -291,6 +291,6 @@ func TestAcquireAfterSilence(t *testing.T) {
 		t.Errorf("renew: %+v", a)
 	}
 	direct := plain(t, server.Addr)
-	eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+	eventually(t, "an empty line", func() bool { return len(queueIn(t, direct, s, "k")) == 0 })
 	release(t, s, kept)
 }

@@ -90,7 +90,7 @@ func (th *thief) end(addr string) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(testTime)); err != nil {
 		return err
 	}
 	hello := binary.BigEndian.AppendUint32(nil, 44)
@@ -130,8 +130,8 @@ func TestSessionsThatTheServerEnds(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	th := new(thief)
 	root := "/" + driver.NewID()
-	s := patient(dialled(t, th.dial, root, proxy.Addr))
-	other := patient(dialled(t, nil, root, server.Addr))
+	s := longWaiting(dialled(t, th.dial, root, proxy.Addr))
+	other := longWaiting(dialled(t, nil, root, server.Addr))
 	kept := writer("kept")
 	hold(t, other, kept)
 	var token int64
@@ -171,8 +171,8 @@ func TestSessionsThatTheServerEnds(t *testing.T) {
 		}
 		select {
 		case <-lost:
-		case <-time.After(patience):
-			t.Fatalf("round %d: nobody was told", i)
+		case <-time.After(testTime):
+			t.Fatalf("round %d: no waiter was told", i)
 		}
 		if a := renew(t, other, kept); a.State != driver.Held {
 			t.Fatalf("round %d: another's lock: %+v", i, a)
@@ -180,21 +180,21 @@ func TestSessionsThatTheServerEnds(t *testing.T) {
 		release(t, other, next)
 		eventually(t, "a new session", func() bool { l := s.session.link(); return l.up && l.id != old })
 	}
-	if n := len(lineOf(t, other.conn, other, "kept")); n != 2 {
+	if n := len(queueIn(t, other.conn, other, "kept")); n != 2 {
 		t.Errorf("%d nodes, want the two of the holder", n)
 	}
 }
 
 // The session ends after the nodes were made and before the queue was read. A claim
 // that is not in the queue does not hold the lock.
-func TestSessionThatEndsBeforeTheLineIsRead(t *testing.T) {
+func TestSessionThatEndsBeforeTheQueueIsRead(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)
 	th := new(thief)
 	root := "/" + driver.NewID()
-	s := patient(dialled(t, th.dial, root, proxy.Addr))
-	other := patient(dialled(t, nil, root, server.Addr))
+	s := longWaiting(dialled(t, th.dial, root, proxy.Addr))
+	other := longWaiting(dialled(t, nil, root, server.Addr))
 	first := writer("k")
 	token := hold(t, other, first).Token
 	const opGetChildren = 12
@@ -236,18 +236,18 @@ func TestSessionThatEndsBeforeTheLineIsRead(t *testing.T) {
 		t.Errorf("the holder: %+v", a)
 	}
 	release(t, other, first)
-	if left := lineOf(t, other.conn, other, "k"); len(left) > 0 {
+	if left := queueIn(t, other.conn, other, "k"); len(left) > 0 {
 		t.Errorf("left behind: %v", left)
 	}
 }
 
 // The contender before goes while the waiter's connection is away: the waiter hears of
 // it when it comes back.
-func TestTheOneBeforeGoesWhileAway(t *testing.T) {
+func TestPredecessorGoesWhileAway(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := patient(openOn(t, "", proxy.Addr))
+	s := longWaiting(openOn(t, "", proxy.Addr))
 	other := openOn(t, s.root, server.Addr)
 	first, next := writer("k"), writer("k")
 	token := hold(t, other, first).Token
@@ -293,7 +293,7 @@ func TestOnlyTheNextIsTold(t *testing.T) {
 	var stores []*Store
 	root := "/" + driver.NewID()
 	for range processes {
-		stores = append(stores, patient(openOn(t, root, server.Addr)))
+		stores = append(stores, longWaiting(openOn(t, root, server.Addr)))
 	}
 	first := writer("k")
 	hold(t, stores[0], first)
@@ -313,7 +313,7 @@ func TestOnlyTheNextIsTold(t *testing.T) {
 		if state := renew(t, stores[0], first).State; state != driver.Held {
 			t.Fatalf("the holder is %v", state)
 		}
-		eventually(t, "a place is confirmed", func() bool { return renew(t, stores[i%processes], r).State == driver.Waiting })
+		eventually(t, "a position is confirmed", func() bool { return renew(t, stores[i%processes], r).State == driver.Waiting })
 	}
 	text, err := server.Ask("wchs")
 	if err != nil {
@@ -351,7 +351,7 @@ func TestOwnConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTime)
 	defer cancel()
 	s, err := New(ctx, conn, &session, Config{Root: driver.NewID()})
 	if err != nil {

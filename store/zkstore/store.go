@@ -52,7 +52,7 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 		return nil, fmt.Errorf("zkstore: root %q: %w", cfg.Root, err)
 	}
 	servers := new(hosts)
-	session := &Session{leaving: servers.left}
+	session := &Session{onSilent: servers.skipCurrent}
 	if at.TLS != nil {
 		session.Dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
 			return tls.DialWithDialer(&net.Dialer{Timeout: timeout}, network, address, at.TLS)
@@ -121,40 +121,40 @@ type Config struct {
 // driver.Watcher, driver.Downgrader, driver.Renamer, driver.Inspector, driver.Examiner
 // and driver.Records, and is safe for concurrent use.
 type Store struct {
-	conn    *zk.Conn
-	session *Session
-	root    string
-	acl     []zk.ACL
-	owned   bool          // Open made the connection, so finish closes it
-	asked   time.Duration // the session's time-out that was asked for, if that is known
-	mark    string        // what the names of all nodes of this store begin with
-	untidy  atomic.Bool   // nodes of no claim may be left
-	maxTTL  time.Duration
+	conn             *zk.Conn
+	session          *Session
+	root             string
+	acl              []zk.ACL
+	owned            bool          // Open made the connection, so finish closes it
+	asked            time.Duration // the session's time-out that was asked for, if that is known
+	guidPrefix       string        // what the names of all nodes of this store begin with
+	mayHaveLeftovers atomic.Bool   // nodes of no claim may be left
+	maxTTL           time.Duration
 
-	// How long claims stand whose caller is not heard from: a waiter, and a claim that
+	// How long a claim lasts whose caller does not renew it: a waiter, and a claim that
 	// was granted since.
 	waiterTTL, claimTTL time.Duration
 
-	closed  atomic.Bool
-	workers *workers.Pool
-	life    context.Context // ends when nothing is left to do after Close
-	end     context.CancelFunc
-	parents parents
-	batch   *batch.Batcher[*item]
-	clock   serverClock
-	plain   atomic.Bool // the servers do not know container nodes
+	closed            atomic.Bool
+	workers           *workers.Pool
+	life              context.Context // ends when nothing is left to do after Close
+	end               context.CancelFunc
+	parents           parents
+	batch             *batch.Batcher[*item]
+	clock             serverClock
+	withoutContainers atomic.Bool // the servers do not know container nodes
 
 	recordClock recordClock
 	sweeping    atomic.Bool   // records
 	deadFor     time.Duration // deadFor; tests shorten it
 
-	mu     sync.Mutex
-	claims map[name]*claim
-	hints  map[name][]*hint
-	lines  map[string]*crowd      // by parent, where claims of ours wait
-	tails  map[string]tail        // by parent
-	nodes  map[string]*nodeWatch  // by path
-	lost   map[*leftover]struct{} // nodes to be deleted
+	mu         sync.Mutex
+	claims     map[name]*claim
+	hints      map[name][]*hint
+	waiters    map[string]*waiterGroup // by parent, where claims of ours wait
+	lastClaims map[string]lastClaim    // by parent
+	nodes      map[string]*nodeWatch   // by path
+	leftovers  map[*leftover]struct{}  // nodes to be deleted
 }
 
 // name identifies a claim.
@@ -174,12 +174,12 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s := &Store{
 		conn: conn, session: session, root: root, acl: cfg.ACL,
 		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL, deadFor: deadFor,
-		claims: map[name]*claim{}, hints: map[name][]*hint{}, lines: map[string]*crowd{}, tails: map[string]tail{},
-		nodes: map[string]*nodeWatch{}, lost: map[*leftover]struct{}{},
+		claims: map[name]*claim{}, hints: map[name][]*hint{}, waiters: map[string]*waiterGroup{}, lastClaims: map[string]lastClaim{},
+		nodes: map[string]*nodeWatch{}, leftovers: map[*leftover]struct{}{},
 	}
 	var random [8]byte
 	rand.Read(random[:]) // never fails
-	s.mark = "_c_" + hex.EncodeToString(random[:])
+	s.guidPrefix = "_c_" + hex.EncodeToString(random[:])
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
 	}
@@ -190,7 +190,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s.maxTTL = l.timeout / 2
 	s.life, s.end = context.WithCancel(context.Background())
 	s.workers = workers.New(s.life, maxFlying)
-	s.batch = s.newBatcher(unhurried)
+	s.batch = s.newBatcher(lingerTime)
 	go s.keepAlive()
 	return s, nil
 }
@@ -237,8 +237,8 @@ func (s *Store) accepted() driver.Traits {
 }
 
 // Close implements driver.Store. A connection that Open made is closed when the last
-// claim of this store has ended, because its session keeps them: they stand for their
-// TTL, as holders may go on believing in them.
+// claim of this store has ended, because its session keeps them: they last for their
+// TTL, as holders may go on trusting them.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -252,7 +252,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-func (s *Store) idleLocked() bool { return len(s.claims) == 0 && len(s.lost) == 0 }
+func (s *Store) idleLocked() bool { return len(s.claims) == 0 && len(s.leftovers) == 0 }
 
 // finish ends the background work after Close.
 func (s *Store) finish() {
@@ -263,15 +263,16 @@ func (s *Store) finish() {
 }
 
 // keepAlive sends the server a request often enough that the session may be trusted
-// (see Session.commit), and ends the claims of a session that was replaced. After a
-// while without a connection, or when nodes may have been left, it runs tidy.
+// (see Session.committed), and ends the claims of a session that was replaced. After a
+// while without a connection, or when nodes may have been left, it runs
+// removeLeftovers.
 func (s *Store) keepAlive() {
 	l := s.session.link()
 	for {
-		if l.up && s.untidy.Swap(false) {
+		if l.up && s.mayHaveLeftovers.Swap(false) {
 			go func(l *link) {
-				if !s.tidy(l) {
-					s.untidy.Store(true)
+				if !s.removeLeftovers(l) {
+					s.mayHaveLeftovers.Store(true)
 				}
 			}(l)
 		}
@@ -288,7 +289,7 @@ func (s *Store) keepAlive() {
 				s.loseAll()
 			}
 			if now.outages != l.outages {
-				s.untidy.Store(true)
+				s.mayHaveLeftovers.Store(true)
 			}
 			l = now
 			continue

@@ -79,7 +79,7 @@ func TestNestedKeysDoNotInterfere(t *testing.T) {
 	hold(t, s, writer("a"))
 	hold(t, s, writer("a/0"))
 	hold(t, s, writer("a/0/b"))
-	for _, n := range lineOf(t, s.conn, s, "a") {
+	for _, n := range queueIn(t, s.conn, s, "a") {
 		if _, ok := parse(n); !ok {
 			t.Errorf("the line of %q has a child %q", "a", n)
 		}
@@ -99,7 +99,7 @@ func TestParentsAreContainers(t *testing.T) {
 		ok, _, err := s.conn.Exists(s.parent("k"))
 		return err == nil && !ok
 	})
-	// The store believes that it exists.
+	// The store takes it to exist.
 	if g := hold(t, s, writer("k")); g.Token <= token {
 		t.Errorf("token %d after %d", g.Token, token)
 	}

@@ -15,16 +15,16 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A trip is one request to the server.
-type trip struct {
-	link *link
-	sent time.Time
-	done <-chan struct{} // closed when the client is done with the request
-	sure time.Duration   // see Session.commit
+// A request is one request to the server.
+type request struct {
+	link   *link
+	sent   time.Time
+	done   <-chan struct{} // closed when the client is done with the request
+	proven time.Duration   // see Session.committed
 }
 
 // send makes one request of the client, which knows no contexts, on a separate
-// goroutine. If ctx ends first the request goes on without its caller; trip.done tells
+// goroutine. If ctx ends first the request goes on without its caller; request.done tells
 // when it is over.
 //
 // A request is refused while there is no session: the client would keep it in a queue
@@ -34,12 +34,12 @@ type trip struct {
 //
 // write says that the request changes something, so that an outcome that is not known
 // is driver.ErrUnknown. Errors of the server are returned as they are.
-func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T, error)) (v T, t trip, err error) {
+func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T, error)) (v T, t request, err error) {
 	var none T
 	if err := ctx.Err(); err != nil {
 		return none, t, err
 	}
-	t = trip{link: s.session.link()}
+	t = request{link: s.session.link()}
 	if !t.link.up {
 		return none, t, unavailable(errNoSession)
 	}
@@ -67,7 +67,7 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 
 // outcome turns the result of a request that the client is done with into an error of
 // the store.
-func (s *Store) outcome(t trip, write bool, err error) error {
+func (s *Store) outcome(t request, write bool, err error) error {
 	if s.session.link().id != t.link.id {
 		err = errors.Join(errReplaced, err)
 	}
@@ -83,10 +83,10 @@ func (s *Store) outcome(t trip, write bool, err error) error {
 
 // multi sends a transaction. failed is the index of the operation that was refused, or
 // -1.
-func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t trip, failed int, err error) {
+func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t request, failed int, err error) {
 	r, t, err = send(ctx, s, true, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
 	if err == nil || err == zk.ErrAPIError {
-		t.sure = s.session.commit(t.link, t.sent)
+		t.proven = s.session.committed(t.link, t.sent)
 	}
 	return r, t, refusedAt(r, err), err
 }
@@ -128,63 +128,63 @@ func (s *Store) get(ctx context.Context, path string) (nodeData, error) {
 }
 
 // sync returns when the server of this session knows everything that was committed
-// before, and has sent us all watch events about it.
+// before, and has sent all watch events about it to this process.
 func (s *Store) sync(ctx context.Context) error {
 	_, _, err := send(ctx, s, false, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
 	return err
 }
 
 const (
-	maxFlying = 4                    // transactions under way
-	maxItems  = 64                   // in one transaction
-	maxBytes  = 64 << 10             // in one; servers take no more than 1 MB by default
-	unhurried = 4 * time.Millisecond // how long a patient item waits for others
+	maxFlying  = 4                    // transactions under way
+	maxItems   = 64                   // in one transaction
+	maxBytes   = 64 << 10             // in one; servers take no more than 1 MB by default
+	lingerTime = 4 * time.Millisecond // how long an item that may linger waits for others
 )
 
 // An item is a transaction that may become part of a larger one.
 type item struct {
 	batch.Item
-	parent  string
-	creates bool // nodes below parent
-	patient bool // it goes with others if there are any soon
-	ops     []any
-	keys    [1]batch.Key
+	parent    string
+	creates   bool // nodes below parent
+	mayLinger bool // it goes with others if there are any soon
+	ops       []any
+	keys      [1]batch.Key
 
-	left atomic.Bool // the caller no longer waits for the answer
+	abandoned atomic.Bool // the caller no longer waits for the answer
 
 	results []zk.MultiResponse
-	trip    trip
+	trip    request
 	err     error
 }
 
 // newBatcher joins the transactions of items: a transaction costs the server several
 // times what one more operation in it costs.
-func (s *Store) newBatcher(patience time.Duration) *batch.Batcher[*item] {
+func (s *Store) newBatcher(linger time.Duration) *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
 		Max: maxItems, InFlight: maxFlying,
 		Size: func(it *item) int { return size(it.ops) }, MaxSize: maxBytes,
-		Keys:    (*item).travels,
-		Patient: func(it *item) bool { return it.patient }, Linger: patience,
+		Keys:    (*item).batchKeys,
+		Patient: func(it *item) bool { return it.mayLinger }, Linger: linger,
 	})
 }
 
-// travels keeps two items from creating nodes below one parent in one transaction: they
-// would get the same token. Patient ones do so one at a time: a claim that learns its
+// batchKeys keeps two items from creating nodes below one parent in one transaction: they
+// would get the same token. Those that may linger do so one at a time: a claim that learns its
 // position before the next one does need not read the queue.
-func (it *item) travels() []batch.Key {
+func (it *item) batchKeys() []batch.Key {
 	if !it.creates {
 		return nil
 	}
 	it.keys[0] = batch.Key{Name: it.parent, Rule: batch.Once}
-	if it.patient {
+	if it.mayLinger {
 		it.keys[0].Rule |= batch.Serial
 	}
 	return it.keys[:]
 }
 
 // join is multi for operations that may share a transaction with those of other calls.
-func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t trip, failed int, err error) {
+func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t request, failed int, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, t, -1, err
 	}
@@ -193,11 +193,11 @@ func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t tri
 	}
 	it.Item = batch.NewItem()
 	if err := s.batch.Do(ctx, it); err != nil {
-		it.left.Store(true)
+		it.abandoned.Store(true)
 		if errors.Is(err, driver.ErrUnknown) {
 			err = fmt.Errorf("zookeeper: %w", err)
 		}
-		return nil, trip{done: it.Done()}, -1, err
+		return nil, request{done: it.Done()}, -1, err
 	}
 	return it.results, it.trip, refusedAt(it.results, it.err), it.err
 }
@@ -233,21 +233,21 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 // sendAgain sends an item alone, of which nothing was done. It does not send an item
 // whose caller no longer waits.
 func (s *Store) sendAgain(it *item) {
-	if !it.left.Load() {
+	if !it.abandoned.Load() {
 		it.results, it.trip, it.err = s.transact(it.ops)
 	}
 	it.Finish()
 }
 
 // transact sends a transaction and waits for its answer.
-func (s *Store) transact(ops []any) (r []zk.MultiResponse, t trip, err error) {
-	t = trip{link: s.session.link(), sent: bootclock.Now()}
+func (s *Store) transact(ops []any) (r []zk.MultiResponse, t request, err error) {
+	t = request{link: s.session.link(), sent: bootclock.Now()}
 	if !t.link.up {
 		return nil, t, unavailable(errNoSession)
 	}
 	r, err = s.conn.Multi(ops...)
 	if err = s.outcome(t, true, err); err == nil || err == zk.ErrAPIError {
-		t.sure = s.session.commit(t.link, t.sent)
+		t.proven = s.session.committed(t.link, t.sent)
 	}
 	return r, t, err
 }

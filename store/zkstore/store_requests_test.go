@@ -69,7 +69,7 @@ func keysAndWriters(n int) (keys []string, requests []driver.Request) {
 func TestOneTransactionForMany(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
-	s := patient(mustOpen(t, Server{Addrs: []string{server.Addr}}, Config{Root: "/" + driver.NewID()}))
+	s := longWaiting(mustOpen(t, Server{Addrs: []string{server.Addr}}, Config{Root: "/" + driver.NewID()}))
 	keys, requests := keysAndWriters(20)
 	known(t, s, keys...)
 	var grants []driver.Grant
@@ -102,7 +102,7 @@ func TestOneTransactionForMany(t *testing.T) {
 		t.Errorf("%d transactions released %d keys", got.Commits, len(keys))
 	}
 	for _, k := range keys {
-		if left := lineOf(t, s.conn, s, k); len(left) > 0 {
+		if left := queueIn(t, s.conn, s, k); len(left) > 0 {
 			t.Errorf("%s: %v are left", k, left)
 		}
 	}
@@ -110,9 +110,9 @@ func TestOneTransactionForMany(t *testing.T) {
 
 // Requests for one key that gather get different tokens: no two holders may share one,
 // nor a holder and the one before.
-func TestTokensOfThoseWhoGather(t *testing.T) {
+func TestTokensInOneTransaction(t *testing.T) {
 	t.Parallel()
-	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
+	s := longWaiting(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
 	known(t, s, "k")
 	var requests []driver.Request
 	for range 8 {
@@ -159,7 +159,7 @@ func TestTokensOfThoseWhoGather(t *testing.T) {
 func TestRefusedAmongMany(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
 	keys, requests := keysAndWriters(10)
 	known(t, s, keys...)
 	other := plain(t, server.Addr)
@@ -174,7 +174,7 @@ func TestRefusedAmongMany(t *testing.T) {
 		}
 	}
 	for _, k := range keys[5:7] {
-		for _, n := range lineOf(t, other, s, k) {
+		for _, n := range queueIn(t, other, s, k) {
 			if err := other.Delete(s.parent(k)+"/"+n, -1); err != nil {
 				t.Fatal(err)
 			}
@@ -194,7 +194,7 @@ func TestRefusedAmongMany(t *testing.T) {
 	flush(s)
 	work.Wait()
 	for _, k := range keys {
-		if left := lineOf(t, other, s, k); len(left) > 0 {
+		if left := queueIn(t, other, s, k); len(left) > 0 {
 			t.Errorf("%s: %v are left", k, left)
 		}
 	}
@@ -202,34 +202,34 @@ func TestRefusedAmongMany(t *testing.T) {
 
 // Two items delete the same node, and the caller of the first has left when the second
 // is refused: the node is still deleted.
-func TestRefusedByOneWhoLeft(t *testing.T) {
+func TestRefusedWhenAbandoned(t *testing.T) {
 	t.Parallel()
-	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
+	s := longWaiting(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
 	r := writer("k")
 	hold(t, s, r)
-	nodes := lineOf(t, s.conn, s, "k")
+	nodes := queueIn(t, s.conn, s, "k")
 	one := func() *item {
 		return &item{Item: batch.NewItem(), parent: s.parent("k"), ops: []any{
 			&zk.DeleteRequest{Path: s.parent("k") + "/" + nodes[0], Version: -1},
 		}}
 	}
 	left, stays := one(), one()
-	left.left.Store(true)
+	left.abandoned.Store(true)
 	s.sendItems(t.Context(), []*item{left, stays})
 	if stays.err != nil {
 		t.Errorf("deleted: %v", stays.err)
 	}
-	if now := lineOf(t, s.conn, s, "k"); len(now) != len(nodes)-1 {
+	if now := queueIn(t, s.conn, s, "k"); len(now) != len(nodes)-1 {
 		t.Errorf("%v are left of %v", now, nodes)
 	}
 }
 
 // A caller that leaves before its request is sent has asked for nothing. If a caller
 // leaves a send that is refused because of another item, its item is not sent later.
-func TestLeftWhatGathers(t *testing.T) {
+func TestAbandonedBeforeItIsSent(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
 	known(t, s, "a", "b", "gone")
 	gather(s)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,7 +245,7 @@ func TestLeftWhatGathers(t *testing.T) {
 	}
 	queued(t, s, 0)
 	flush(s)
-	if left := lineOf(t, s.conn, s, "a"); len(left) > 0 {
+	if left := queueIn(t, s.conn, s, "a"); len(left) > 0 {
 		t.Errorf("%v were made", left)
 	}
 
@@ -258,13 +258,13 @@ func TestLeftWhatGathers(t *testing.T) {
 		}}
 	}
 	left, gone, stays := create("a"), create("gone"), create("b")
-	left.left.Store(true)
+	left.abandoned.Store(true)
 	s.sendItems(t.Context(), []*item{left, gone, stays})
 	<-left.Done()
 	if gone.err != zk.ErrNoNode || stays.err != nil {
 		t.Errorf("%v and %v", gone.err, stays.err)
 	}
-	if made := lineOf(t, s.conn, s, "a"); len(made) > 0 {
+	if made := queueIn(t, s.conn, s, "a"); len(made) > 0 {
 		t.Errorf("%v were made for one who had left", made)
 	}
 }
@@ -274,7 +274,7 @@ func TestAnswerToManyLost(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := patient(openOn(t, "", proxy.Addr))
+	s := longWaiting(openOn(t, "", proxy.Addr))
 	keys, requests := keysAndWriters(10)
 	known(t, s, keys...)
 	gather(s)
@@ -297,13 +297,13 @@ func TestAnswerToManyLost(t *testing.T) {
 		if g, _ := insist(t, s, r); g.Waiting {
 			t.Errorf("%s: %+v", r.Key, g)
 		}
-		if n := lineOf(t, other, s, r.Key); len(n) != 2 {
+		if n := queueIn(t, other, s, r.Key); len(n) != 2 {
 			t.Errorf("%s: %v", r.Key, n)
 		}
 	}
 }
 
-// Below one parent patient items create nodes one after the other, so that each finds
+// Below one parent items that may linger create nodes one after the other, so that each finds
 // the one before it known. No other item waits for that.
 func TestWhatTravelsTogether(t *testing.T) {
 	t.Parallel()
@@ -312,26 +312,26 @@ func TestWhatTravelsTogether(t *testing.T) {
 		want []batch.Key
 	}{
 		{&item{parent: "a", creates: true}, []batch.Key{{Name: "a", Rule: batch.Once}}},
-		{&item{parent: "a", creates: true, patient: true}, []batch.Key{{Name: "a", Rule: batch.Once | batch.Serial}}},
+		{&item{parent: "a", creates: true, mayLinger: true}, []batch.Key{{Name: "a", Rule: batch.Once | batch.Serial}}},
 		{&item{parent: "a"}, nil},
-		{&item{parent: "a", patient: true}, nil},
+		{&item{parent: "a", mayLinger: true}, nil},
 	} {
-		if got := tt.it.travels(); !slices.Equal(got, tt.want) {
-			t.Errorf("creates %v, patient %v: %v, want %v", tt.it.creates, tt.it.patient, got, tt.want)
+		if got := tt.it.batchKeys(); !slices.Equal(got, tt.want) {
+			t.Errorf("creates %v, may linger %v: %v, want %v", tt.it.creates, tt.it.mayLinger, got, tt.want)
 		}
 	}
 }
 
-// Each patient item has its own patience: that of one which has gone with others does
+// Each item has its own time to linger: that of one which has gone with others does
 // not send the next one alone.
-func TestPatienceIsOfEachItem(t *testing.T) {
+func TestEachItemLingersByItself(t *testing.T) {
 	t.Parallel()
-	s := patient(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
+	s := longWaiting(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
 	known(t, s, "k")
 	const patience = 500 * time.Millisecond
 	s.batch = s.newBatcher(patience)
 	do := func(patient bool) {
-		it := &item{parent: s.parent("k"), patient: patient, ops: []any{&zk.CheckVersionRequest{Path: s.parent("k"), Version: -1}}}
+		it := &item{parent: s.parent("k"), mayLinger: patient, ops: []any{&zk.CheckVersionRequest{Path: s.parent("k"), Version: -1}}}
 		if _, _, _, err := s.join(t.Context(), it); err != nil {
 			t.Error(err)
 		}
@@ -376,5 +376,5 @@ func TestContextEndsWithoutAnAnswer(t *testing.T) {
 	}
 	proxy.Heal()
 	direct := plain(t, server.Addr)
-	eventually(t, "an empty line", func() bool { return len(lineOf(t, direct, s, "k")) == 0 })
+	eventually(t, "an empty line", func() bool { return len(queueIn(t, direct, s, "k")) == 0 })
 }

@@ -66,7 +66,7 @@ func TestUserAfterReconnect(t *testing.T) {
 }
 
 // A closed store keeps the session until its claims have ended: their holders may go on
-// believing in them.
+// trusting them.
 func TestCloseKeepsLocksForTheirTime(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)

@@ -86,7 +86,7 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	}
 	// Many claims share the watch, so no caller's context ends it.
 	events, _, err := send(s.life, s, false, func(c *zk.Conn) (<-chan zk.Event, error) {
-		if err := s.session.standing(c); err != nil {
+		if err := s.session.watchAlways(c); err != nil {
 			return nil, err
 		}
 		data, _, events, err := c.GetW(path)
@@ -96,7 +96,7 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	if w.err = err; err != nil {
 		drop()
 		if err == zk.ErrNoNode {
-			s.sawPathGone(path)
+			s.notePathGone(path)
 		}
 		close(w.ready)
 		return
@@ -105,13 +105,13 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	for {
 		select {
 		case w.event = <-events:
-			s.firedWatch(path, w, drop)
+			s.noteFired(path, w, drop)
 			return
 		case asked := <-w.look:
 			// The caller of barrier wants to know whether the event has come by now.
 			select {
 			case w.event = <-events:
-				s.firedWatch(path, w, drop)
+				s.noteFired(path, w, drop)
 				close(asked)
 				return
 			default:
@@ -124,10 +124,10 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	}
 }
 
-func (s *Store) firedWatch(path string, w *nodeWatch, drop func()) {
+func (s *Store) noteFired(path string, w *nodeWatch, drop func()) {
 	drop()
 	if w.event.Type == zk.EventNodeDeleted {
-		s.sawPathGone(path)
+		s.notePathGone(path)
 	}
 	close(w.fired)
 }
@@ -154,13 +154,13 @@ func (w *nodeWatch) hasFired() bool {
 	}
 }
 
-// A crowd is the claims of this process that wait in one queue. It remembers which
+// A waiterGroup is the claims of this process that wait in one queue. It remembers which
 // nodes before them have gone, so that no other claim asks for them again.
-type crowd struct {
+type waiterGroup struct {
 	waiters int
 	gone    map[string]struct{}
 
-	looking sync.Mutex          // one reads for all, and the others wait for that
+	reading sync.Mutex          // one reads for all, and the others wait for that
 	seen    map[string]struct{} // the queue, as it was at at
 	at      time.Time
 }
@@ -169,20 +169,20 @@ type crowd struct {
 // them, and not two nodes for each.
 const manyWaiters = 16
 
-// A tail is the last of this process's claims in a queue.
-type tail struct {
+// A lastClaim is the last of this process's claims in a queue.
+type lastClaim struct {
 	*claim
-	born int64  // the czxid of the parent
-	seq  int32  // the last number of its nodes
-	lock string // the first of them
+	parentCreated int64  // the czxid of the parent
+	seq           int32  // the last number of its nodes
+	lock          string // the first of them
 }
 
-// last notes that the claim's nodes are new, below a parent whose czxid is born. It
-// returns the tail of this process that is right before the claim, if there is one.
+// becomeLast notes that the claim's nodes are new, below a parent of that czxid. It
+// returns the last claim of this process before, if it is right before this one.
 // Every node that is made takes a number, so no other contender is between two claims
 // whose numbers follow each other, unless the parent was deleted and made again
 // meanwhile, and its numbers started again.
-func (c *claim) last(born int64) (before tail) {
+func (c *claim) becomeLast(born int64) (before lastClaim) {
 	if born == 0 || c.weight != driver.Whole {
 		return before
 	}
@@ -194,21 +194,20 @@ func (c *claim) last(born int64) (before tail) {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	was := s.tails[c.parent]
-	if was.born > born || was.born == born && was.seq > second.seq {
+	was := s.lastClaims[c.parent]
+	if was.parentCreated > born || was.parentCreated == born && was.seq > second.seq {
 		return before // the answers came out of order
 	}
-	s.tails[c.parent] = tail{c, born, second.seq, c.nodes[0]}
-	if was.claim != nil && was.claim != c && was.born == born && was.seq+1 == first.seq {
+	s.lastClaims[c.parent] = lastClaim{c, born, second.seq, c.nodes[0]}
+	if was.claim != nil && was.claim != c && was.parentCreated == born && was.seq+1 == first.seq {
 		return was
 	}
 	return before
 }
 
-// precedes is the verdict on an exclusive claim right behind the tail. ok is false if
-// the queue has to be read: the tail's claim may have other nodes now, behind those of
-// later contenders.
-func (t tail) precedes() (v verdict, ok bool) {
+// verdict is the verdict on an exclusive claim right behind t. ok is false if the queue
+// has to be read: t's claim may have other nodes now, behind those of later contenders.
+func (t lastClaim) verdict() (v verdict, ok bool) {
 	c := t.claim
 	if c == nil {
 		return v, false
@@ -218,41 +217,41 @@ func (t tail) precedes() (v verdict, ok bool) {
 	if c.weight != driver.Whole || c.reader != "" || len(c.nodes) != 2 || c.nodes[0] != t.lock || c.state == gone {
 		return v, false
 	}
-	return verdict{gone: c.nodes[:1:1], frank: true, partial: c.state != held}, true
+	return verdict{gone: c.nodes[:1:1], tellsRelease: true, others: c.state != held}, true
 }
 
-func (s *Store) joinCrowd(parent string) {
+func (s *Store) joinWaiters(parent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lines[parent]
+	l := s.waiters[parent]
 	if l == nil {
-		l = &crowd{gone: map[string]struct{}{}}
-		s.lines[parent] = l
+		l = &waiterGroup{gone: map[string]struct{}{}}
+		s.waiters[parent] = l
 	}
 	l.waiters++
 }
 
-func (s *Store) leaveCrowd(parent string) {
+func (s *Store) leaveWaiters(parent string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.lines[parent]; l.waiters > 1 {
+	if l := s.waiters[parent]; l.waiters > 1 {
 		l.waiters--
 	} else {
-		delete(s.lines, parent)
+		delete(s.waiters, parent)
 	}
 }
 
-// crowded reports whether claims of this process wait in the queue.
-func (s *Store) crowded(parent string) bool {
+// hasWaiters reports whether claims of this process wait in the queue.
+func (s *Store) hasWaiters(parent string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lines[parent] != nil
+	return s.waiters[parent] != nil
 }
 
-func (s *Store) sawGone(parent string, names ...string) {
+func (s *Store) noteGone(parent string, names ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l := s.lines[parent]; l != nil {
+	if l := s.waiters[parent]; l != nil {
 		if len(l.gone) > 100_000 {
 			clear(l.gone) // it only saves requests
 		}
@@ -262,29 +261,29 @@ func (s *Store) sawGone(parent string, names ...string) {
 	}
 }
 
-// sawAgain is told of nodes that were listed: a server that was set back may have nodes
-// again that had gone.
-func (s *Store) sawAgain(parent string, names []string) {
+// noteListed is told of nodes that were listed: a server that was restored may have
+// nodes again that had gone.
+func (s *Store) noteListed(parent string, names []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range names {
-		delete(s.lines[parent].gone, n)
+		delete(s.waiters[parent].gone, n)
 	}
 }
 
-func (s *Store) sawPathGone(path string) {
+func (s *Store) notePathGone(path string) {
 	i := len(path) - 1
 	for path[i] != '/' {
 		i--
 	}
-	s.sawGone(path[:i], path[i+1:])
+	s.noteGone(path[:i], path[i+1:])
 }
 
-// left returns the nodes that are not known to have gone.
-func (s *Store) left(parent string, nodes []string) (left []string) {
+// notGone returns the nodes that are not known to have gone.
+func (s *Store) notGone(parent string, nodes []string) (left []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lines[parent]
+	l := s.waiters[parent]
 	for _, n := range nodes {
 		if _, gone := l.gone[n]; !gone {
 			left = append(left, n)
@@ -293,15 +292,15 @@ func (s *Store) left(parent string, nodes []string) (left []string) {
 	return left
 }
 
-// parked is what a waiter waits for.
-type parked struct {
+// blocked is what a waiter waits for.
+type blocked struct {
 	own    *nodeWatch
 	others []*nodeWatch
 	link   *link
 }
 
-// settled reports that nothing has happened that the waiter has to act on.
-func (p *parked) settled(ctx context.Context, s *Store) bool {
+// upToDate reports that nothing has happened that the waiter has to act on.
+func (p *blocked) upToDate(ctx context.Context, s *Store) bool {
 	if s.session.link() != p.link || p.own.barrier(ctx) {
 		return false
 	}
@@ -313,13 +312,13 @@ func (p *parked) settled(ctx context.Context, s *Store) bool {
 	return true
 }
 
-// A waiter leads one claim from its position to the lock.
+// A waiter waits for the lock on behalf of one claim.
 type waiter struct {
 	*claim
-	ctx  context.Context
-	own  *nodeWatch
-	line verdict // of the last listing
-	link *link   // when the listing and the watches were made
+	ctx     context.Context
+	own     *nodeWatch
+	verdict verdict // of the last listing
+	link    *link   // when the listing and the watches were made
 }
 
 // wait starts the waiter of a claim whose position is v.
@@ -327,20 +326,20 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	c.Lock()
 	if c.state == gone {
 		c.Unlock()
-		return driver.Grant{}, c.late()
+		return driver.Grant{}, c.endLate()
 	}
 	ctx, cancel := context.WithCancel(c.s.life)
 	c.state = waiting
 	c.stop = cancel
-	c.lastLocked(c.s.waiterTTL)
+	c.endInLocked(c.s.waiterTTL)
 	c.Unlock()
-	c.s.joinCrowd(c.parent)
-	w := &waiter{claim: c, ctx: ctx, own: own, line: v, link: l}
+	c.s.joinWaiters(c.parent)
+	w := &waiter{claim: c, ctx: ctx, own: own, verdict: v, link: l}
 	go func() {
-		defer c.s.leaveCrowd(c.parent)
+		defer c.s.leaveWaiters(c.parent)
 		w.run()
 	}()
-	return c.place(), nil
+	return c.waitingGrant(), nil
 }
 
 // How long a waiter trusts its watches before it looks again by itself: longer and
@@ -353,7 +352,7 @@ const (
 func (w *waiter) run() {
 	s := w.s
 	poll, stale := firstPoll, false
-	var told *nodeWatch // the watch whose data last made the waiter read the queue
+	var lastToldBy *nodeWatch // the watch whose data last made the waiter read the queue
 	for w.ctx.Err() == nil {
 		l := s.session.link()
 		if l.id != w.session {
@@ -361,32 +360,32 @@ func (w *waiter) run() {
 			return
 		}
 		if !l.up {
-			w.rest(nil, l, 0)
+			w.waitEvent(nil, l, 0)
 			continue
 		}
 		if stale || l != w.link || w.own == nil || w.own.hasFired() {
-			anew := l != w.link || w.line.gone != nil && len(s.left(w.parent, w.line.gone)) == 0
-			if !w.look(l) {
-				w.rest(nil, l, retryAfter)
+			listed := l != w.link || w.verdict.gone != nil && len(s.notGone(w.parent, w.verdict.gone)) == 0
+			if !w.readQueue(l) {
+				w.waitEvent(nil, l, retryAfter)
 				continue
 			}
-			if stale = false; anew {
-				s.sawAgain(w.parent, w.line.gone)
+			if stale = false; listed {
+				s.noteListed(w.parent, w.verdict.gone)
 			}
 		}
 		switch {
-		case w.line.missing:
+		case w.verdict.missing:
 			w.lose()
 			return
-		case w.line.granted:
+		case w.verdict.granted:
 			w.granted()
 			return
 		}
-		watch := w.line.any
-		if w.line.gone != nil {
-			left := s.left(w.parent, w.line.gone)
+		watch := w.verdict.any
+		if w.verdict.gone != nil {
+			left := s.notGone(w.parent, w.verdict.gone)
 			switch {
-			case len(left) == 0 && w.line.partial:
+			case len(left) == 0 && w.verdict.others:
 				stale = true
 				continue
 			case len(left) == 0 && w.capacity == driver.Whole:
@@ -395,7 +394,7 @@ func (w *waiter) run() {
 				}
 				w.granted()
 				return
-			case len(left) == 0, 1 < len(left) && len(left) < len(w.line.gone):
+			case len(left) == 0, 1 < len(left) && len(left) < len(w.verdict.gone):
 				// Permits are counted when all other contenders have gone. And if some
 				// have gone, one listing replaces a request for each of the others.
 				stale = true
@@ -414,20 +413,20 @@ func (w *waiter) run() {
 		}
 		switch {
 		case err == zk.ErrNoNode:
-			stale = w.line.gone == nil // otherwise left knows now that it has gone
+			stale = w.verdict.gone == nil // otherwise notGone knows now that it has gone
 		case err != nil:
-			w.rest(nil, l, retryAfter)
-		case w.line.next && others[0].holds && others[0] != told:
-			told, stale = others[0], true // the node changed before the watch was set
-		case w.rest(others, l, poll):
-			stale, poll = !w.stands(watch), min(2*poll, lastPoll)
-		case w.line.gone == nil:
+			w.waitEvent(nil, l, retryAfter)
+		case w.verdict.next && others[0].holds && others[0] != lastToldBy:
+			lastToldBy, stale = others[0], true // the node changed before the watch was set
+		case w.waitEvent(others, l, poll):
+			stale, poll = !w.unchanged(watch), min(2*poll, lastPoll)
+		case w.verdict.gone == nil:
 			stale = true
-		case w.line.frank && watch[0] == w.line.gone[0] && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
+		case w.verdict.tellsRelease && watch[0] == w.verdict.gone[0] && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
 			// Only that node changes when its owner releases the lock; a reader's node
 			// changes when it is renewed, too.
-			w.line.partial = false
-			s.sawGone(w.parent, w.line.gone...)
+			w.verdict.others = false
+			s.noteGone(w.parent, w.verdict.gone...)
 		}
 	}
 }
@@ -435,20 +434,20 @@ func (w *waiter) run() {
 // retryAfter is the pause after a request that got no answer.
 const retryAfter = 50 * time.Millisecond
 
-// stands reports whether the waiter has certainly missed nothing. A waiter for one node
-// asks for that node and its own; in a crowd each waiter would do so, so that they
-// share one listing. A waiter for permits has to read the queue.
-func (w *waiter) stands(watch []string) bool {
-	if w.line.gone == nil {
+// unchanged reports whether the waiter has certainly missed nothing. A waiter for one node
+// asks for that node and its own; with many waiters they share one
+// listing instead. A waiter for permits has to read the queue.
+func (w *waiter) unchanged(watch []string) bool {
+	if w.verdict.gone == nil {
 		return false
 	}
 	s, names := w.s, [...]string{w.nodes[0], watch[0]}
 	s.mu.Lock()
-	l := s.lines[w.parent]
-	crowded := l.waiters >= manyWaiters
+	l := s.waiters[w.parent]
+	many := l.waiters >= manyWaiters
 	s.mu.Unlock()
-	if crowded {
-		seen := l.lately(w)
+	if many {
+		seen := l.readRecently(w)
 		_, mine := seen[names[0]]
 		_, others := seen[names[1]]
 		return mine && others
@@ -461,11 +460,11 @@ func (w *waiter) stands(watch []string) bool {
 	return true
 }
 
-// lately returns the queue as it was read lately, after w joined it: no waiter looks
+// readRecently returns the queue as it was read lately, after w joined it: no waiter looks
 // sooner than firstPoll after that.
-func (l *crowd) lately(w *waiter) map[string]struct{} {
-	l.looking.Lock()
-	defer l.looking.Unlock()
+func (l *waiterGroup) readRecently(w *waiter) map[string]struct{} {
+	l.reading.Lock()
+	defer l.reading.Unlock()
 	if now := time.Now(); l.seen == nil || now.Sub(l.at) > firstPoll/2 {
 		children, _, err := w.s.children(w.ctx, w.parent)
 		if err != nil {
@@ -479,32 +478,32 @@ func (l *crowd) lately(w *waiter) map[string]struct{} {
 	return l.seen
 }
 
-// look reads the queue, and makes sure that the claim's own node is watched.
-func (w *waiter) look(l *link) bool {
+// readQueue reads the queue, and makes sure that the claim's own node is watched.
+func (w *waiter) readQueue(l *link) bool {
 	s := w.s
 	var wg sync.WaitGroup
 	own, ownErr := w.own, error(nil)
 	if own == nil || own.hasFired() || l != w.link {
 		wg.Go(func() { own, ownErr = s.watchNode(w.ctx, w.parent+"/"+w.nodes[0]) })
 	}
-	all, _, err := s.line(w.ctx, w.parent)
+	all, _, err := s.readQueue(w.ctx, w.parent)
 	wg.Wait()
 	switch {
 	case err == zk.ErrNoNode || ownErr == zk.ErrNoNode:
-		w.line = verdict{missing: true}
+		w.verdict = verdict{missing: true}
 		return true
 	case err != nil || ownErr != nil:
 		return false
 	}
-	w.line = judge(all, w.guid)
+	w.verdict = judge(all, w.guid)
 	w.own, w.link = own, l
 	return true
 }
 
-// rest waits until one of the watches fires, the connection changes, or d has passed
+// waitEvent waits until one of the watches fires, the connection changes, or d has passed
 // (zero: no limit), and reports whether d has passed. Without others the waiter is not
-// parked: it could not say that it has missed nothing.
-func (w *waiter) rest(others []*nodeWatch, l *link, d time.Duration) (timeout bool) {
+// blocked: it could not say that it has missed nothing.
+func (w *waiter) waitEvent(others []*nodeWatch, l *link, d time.Duration) (timeout bool) {
 	var after <-chan time.Time
 	if d > 0 {
 		t := time.NewTimer(d)
@@ -516,12 +515,12 @@ func (w *waiter) rest(others []*nodeWatch, l *link, d time.Duration) (timeout bo
 		ownFired = w.own.fired
 		w.Lock()
 		if w.state == waiting {
-			w.turnedLocked(&parked{own: w.own, others: others, link: l})
+			w.blockedLocked(&blocked{own: w.own, others: others, link: l})
 		}
 		w.Unlock()
 		defer func() {
 			w.Lock()
-			w.park = nil
+			w.blocked = nil
 			w.Unlock()
 		}()
 		fired = others[0].fired
@@ -564,7 +563,7 @@ func (w *waiter) granted() {
 	d := lasting(min(w.ttl, s.claimTTL))
 	w.waited = true
 	w.holdLocked(d)
-	g := driver.Grant{Token: w.token, Ticket: w.token, TTL: min(d, s.session.sure(w.session))}
+	g := driver.Grant{Token: w.token, Ticket: w.token, TTL: min(d, s.session.provenLeft(w.session))}
 	permits := w.capacity < driver.Whole
 	w.Unlock()
 	if g.TTL < d/2 {

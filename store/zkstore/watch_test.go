@@ -48,7 +48,7 @@ func TestBehindAClaimOfTheSameProcess(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, s *Store, before driver.Request){
 		"gives up": func(t *testing.T, s *Store, before driver.Request) { release(t, s, before) },
 		"expires":  func(_ *testing.T, s *Store, before driver.Request) { <-s.find(before.Claim).expire() },
-		"is deleted by somebody": func(t *testing.T, s *Store, before driver.Request) {
+		"is deleted by another client": func(t *testing.T, s *Store, before driver.Request) {
 			conn := plain(t, server.Addr)
 			for _, n := range slices.Clone(s.find(before.Claim).nodes) {
 				if err := conn.Delete(s.parent("k")+"/"+n, -1); err != nil && err != zk.ErrNoNode { // the store has seen it
@@ -59,8 +59,8 @@ func TestBehindAClaimOfTheSameProcess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := patient(openOn(t, "", server.Addr))
-			other := patient(openOn(t, s.root, server.Addr))
+			s := longWaiting(openOn(t, "", server.Addr))
+			other := longWaiting(openOn(t, s.root, server.Addr))
 			holder, before, behind := writer("k"), writer("k"), writer("k")
 			hold(t, other, holder)
 			queue(t, s, before)
@@ -78,8 +78,8 @@ func TestBehindAClaimOfTheSameProcess(t *testing.T) {
 func TestOthersBetween(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
-	other := patient(openOn(t, s.root, server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
+	other := longWaiting(openOn(t, s.root, server.Addr))
 	for name, between := range map[string]driver.Request{"w": writer("w"), "r": reader("r")} {
 		first, last := writer(name), writer(name)
 		hold(t, s, first)
@@ -98,17 +98,17 @@ func TestOthersBetween(t *testing.T) {
 // Another client deletes a holder's nodes and their parent, and the numbers start
 // again: another process has the numbers of the old holder, and the numbers of the next
 // claim follow on them.
-func TestNumbersBeginAnew(t *testing.T) {
+func TestNumbersBeginAgain(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
-	other := patient(openOn(t, s.root, server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
+	other := longWaiting(openOn(t, s.root, server.Addr))
 	conn := plain(t, server.Addr)
 	known(t, s, "k")
 	known(t, s, "k") // by now it is asked no more
 	old := writer("k")
 	hold(t, s, old)
-	oldNodes := lineOf(t, conn, s, "k")
+	oldNodes := queueIn(t, conn, s, "k")
 	for _, n := range oldNodes {
 		if err := conn.Delete(s.parent("k")+"/"+n, -1); err != nil {
 			t.Fatal(err)
@@ -118,7 +118,7 @@ func TestNumbersBeginAnew(t *testing.T) {
 		t.Fatal(err)
 	}
 	holder := writer("k")
-	for hold(t, other, holder); firstNumber(lineOf(t, conn, s, "k")) != firstNumber(oldNodes); hold(t, other, holder) {
+	for hold(t, other, holder); firstNumber(queueIn(t, conn, s, "k")) != firstNumber(oldNodes); hold(t, other, holder) {
 		release(t, other, holder)
 		holder = writer("k")
 	}
@@ -139,8 +139,8 @@ func TestNotBehindItself(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := patient(openOn(t, "", proxy.Addr))
-	other := patient(openOn(t, s.root, server.Addr))
+	s := longWaiting(openOn(t, "", proxy.Addr))
+	other := longWaiting(openOn(t, s.root, server.Addr))
 	known(t, s, "k")
 	holder, r := writer("k"), writer("k")
 	hold(t, other, holder)
@@ -150,7 +150,7 @@ func TestNotBehindItself(t *testing.T) {
 	}
 	<-cut
 	c := s.find(r.Claim)
-	old := s.tails[c.parent]
+	old := s.lastClaims[c.parent]
 	if old.claim != c {
 		t.Fatal("it is not the last of its line")
 	}
@@ -168,7 +168,7 @@ func TestNotBehindItself(t *testing.T) {
 	if got := firstNumber(c.nodes); got != old.seq+1 {
 		t.Fatalf("number %d does not follow on %d", got, old.seq)
 	}
-	if _, ok := old.precedes(); ok {
+	if _, ok := old.verdict(); ok {
 		t.Error("who follows on the old nodes would wait for the new ones")
 	}
 	release(t, other, holder)
@@ -180,7 +180,7 @@ func TestNotBehindItself(t *testing.T) {
 func TestReleaseTakesTheNextAlong(t *testing.T) {
 	t.Parallel()
 	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
-	s := patient(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: "/" + driver.NewID()}))
+	s := longWaiting(mustOpen(t, Server{Addrs: []string{server.Addr}, Session: 20 * time.Minute}, Config{Root: "/" + driver.NewID()}))
 	holder, next, late := writer("k"), writer("k"), writer("k")
 	hold(t, s, holder)
 	hints := watching(t, s, next)
@@ -213,18 +213,18 @@ func TestReleaseTakesTheNextAlong(t *testing.T) {
 	}
 }
 
-// A patient claim goes soon although no other comes.
-func TestPatienceEnds(t *testing.T) {
+// A claim that lingers goes soon although no other comes.
+func TestLingerEnds(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	s := patient(openOn(t, "", server.Addr))
-	other := patient(openOn(t, s.root, server.Addr))
+	s := longWaiting(openOn(t, "", server.Addr))
+	other := longWaiting(openOn(t, s.root, server.Addr))
 	holder := writer("k")
 	hold(t, other, holder)
 	for range 3 {
 		queue(t, s, writer("k"))
 	}
-	if n := len(lineOf(t, s.conn, s, "k")); n != 8 {
+	if n := len(queueIn(t, s.conn, s, "k")); n != 8 {
 		t.Errorf("%d nodes of four writers", n)
 	}
 }
@@ -234,8 +234,8 @@ func TestPatienceEnds(t *testing.T) {
 func TestPermitsAreHandedOnWithoutPolling(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	first := patient(openOn(t, "", server.Addr))
-	stores := []*Store{first, patient(openOn(t, first.root, server.Addr)), patient(openOn(t, first.root, server.Addr))}
+	first := longWaiting(openOn(t, "", server.Addr))
+	stores := []*Store{first, longWaiting(openOn(t, first.root, server.Addr)), longWaiting(openOn(t, first.root, server.Addr))}
 	type place struct {
 		s     *Store
 		r     driver.Request

@@ -9,8 +9,8 @@
 //
 // Keys are spread over 64 shards by a seeded hash, each with its own mutex and maps. The
 // state of a lock is a lockstate.State, which decides all that happens to one key; the
-// state of a limit is a rate.State. A token bucket of one limit, the limit that is asked
-// most, is in a table that Take reads without a mutex: see Prepare.
+// state of a limit is a rate.State. Token buckets that were prepared (see Store.Prepare)
+// are in a table that is read without a mutex.
 //
 // No timer runs. A state that is no longer used is dropped by the operations that come
 // later: for a lock when its map would grow, for a limit a few at a time.

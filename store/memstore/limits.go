@@ -73,7 +73,7 @@ func (s *Store) decide(r *rate.Request) (d limits.Taken, clock time.Duration, ch
 	states := make([]rate.State, len(r.Takes))
 	for i, t := range r.Takes {
 		sh := &s.limits[s.shardOf(t.Key)]
-		states[i] = slices.Clone(sh.state(t.Key, clock)) // a decision spoils it
+		states[i] = slices.Clone(sh.state(t.Key, clock)) // a decision overwrites it
 	}
 	home := &s.limits[s.shardOf(r.Takes[0].Key)]
 	id := limitID{r.Takes[0].Key, r.ID}
@@ -149,7 +149,7 @@ const (
 
 // sweep looks at some of the keys, in the random order of maps, and forgets those that
 // are due: it looks at more than can have been added since the last sweep, so that they
-// do not pile up.
+// do not gather.
 func (sh *limitShard) sweep(clock time.Duration) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()

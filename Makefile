@@ -30,7 +30,7 @@ CORE = . ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... 
 
 # gotestsum runs the packages $(2) with the flags $(3). Up to five failures are repeated
 # alone; .test/$(1) lists those that pass then. Under nohup a child would ignore HUP.
-sum = BATON_REQUIRE_SERVERS=1 env --default-signal=HUP $(tool) gotestsum --format pkgname --hide-summary output \
+sum = BATON_REQUIRE_SERVERS=1 env --default-signal=HUP $(tool) gotestsum --format pkgname --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1) --jsonfile .test/$(1).json \
 	--packages "$(2)" -- -p 3 -parallel 4 -timeout 15m $(3) $(TEST)
 

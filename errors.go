@@ -155,8 +155,8 @@ func blame(ctx context.Context, err error) error {
 	return err
 }
 
-// explain adds what the store said last to err, the reason why a caller's context has ended:
-// without it, an outage looks like a lock that others hold. said may be nil.
+// explain adds the store's last error to err, the reason why a caller's context has ended.
+// Without it an outage looks like a lock that is held. said may be nil.
 func explain(ctx context.Context, err, said error) error {
 	if ctx.Err() == nil || said == nil {
 		return err

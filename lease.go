@@ -90,7 +90,7 @@ func (l *Lease) Done() <-chan struct{} {
 func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
 
 // Pin is Claim for callers that use the claim beside the lease, such as "InTx" of
-// the SQL stores, which lets a transaction commit only while the lease stands. From
+// the SQL stores, which lets a transaction commit only while the lease is valid. From
 // now on the process does not hand the lease over to another goroutine, so that the
 // store knows no later lease by the same claim.
 func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
@@ -193,8 +193,8 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 	return nil
 }
 
-// Downgrade turns the exclusive lock into a read lock without a gap: no other
-// writer comes between. The token stays. ctx bounds the call.
+// Downgrade turns the exclusive lock into a read lock without a gap: no writer gets it
+// in between. The token stays. ctx bounds the call.
 //
 // Errors: ErrUnsupported if the store cannot, a *LostError if the lease has ended,
 // ErrCountedOn and no effect if nested locks count on the lease. If ctx ended or

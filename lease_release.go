@@ -41,13 +41,13 @@ func soon(done <-chan struct{}) {
 }
 
 // abandon makes the store forget a claim, in the background. It ends when the store
-// says that the claim does not stand, or when that is certain because the TTL, at
+// says that the claim is not valid, or when that is certain because the TTL, at
 // least 1s, has passed.
 func (l *Locker) abandon(c driver.Claim, t *acquire.Terms) (done <-chan struct{}) {
 	return l.later(c.Key, t, func(began acquire.Moment, d time.Duration) error { return l.release(c, t, began, d) })
 }
 
-// later ends a claim in the background, for as long as the claim may stand.
+// later ends a claim in the background, for as long as the claim may be valid.
 func (l *Locker) later(key string, t *acquire.Terms, end func(began acquire.Moment, d time.Duration) error) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
@@ -106,8 +106,8 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until
 	})
 }
 
-// end repeats the request that ends a claim. The request is told whether an earlier
-// one may have had an effect.
+// end repeats the request that ends a claim. unsure says that an earlier one may have had
+// an effect.
 func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
 	unsure, limit := false, t.Releasing()
 	for now := began; ; now = l.clock.Coarse() {

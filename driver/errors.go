@@ -16,7 +16,7 @@ var (
 	// ErrQueueFull is what errors.Is finds in every *QueueFullError.
 	ErrQueueFull = errors.New("as many wait for the lock as may")
 
-	// ErrLost says that a claim does not stand any more: it expired, was released,
+	// ErrLost says that a claim is not valid any more: it expired, was released,
 	// broken, or deleted in the store by other means.
 	ErrLost = errors.New("the claim does not stand any more")
 

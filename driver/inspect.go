@@ -43,9 +43,8 @@ type HolderInfo struct {
 	Foreign   bool          // held by a program that is not Baton
 }
 
-// SameGrant reports whether two looks at a lock saw the same grant, as far as the store
-// tells: where it keeps no tokens, a holder that takes the lock again seems not to have
-// released it.
+// SameGrant reports whether two looks at a lock saw the same grant. Where the store keeps
+// no tokens, the grants of a holder that releases the lock and takes it again look the same.
 func (h HolderInfo) SameGrant(other HolderInfo) bool {
 	if h.Token != 0 || other.Token != 0 {
 		return h.Token == other.Token

@@ -86,7 +86,7 @@ type Request struct {
 	Retry bool
 }
 
-// A Grant is a store's answer about a claim that stands: held, or waiting.
+// A Grant is a store's answer about a claim that is valid: held, or waiting.
 type Grant struct {
 	// Waiting distinguishes a position in the queue from a lock that is held.
 	Waiting bool
@@ -102,7 +102,7 @@ type Grant struct {
 	// becomes a grant, its Token is not lower than the position's Ticket.
 	Ticket int64
 
-	// TTL is how long the claim stands without another Renew. The store counts it
+	// TTL is how long the claim is valid without another Renew. The store counts it
 	// from a moment not earlier than when the request was sent.
 	TTL time.Duration
 
@@ -138,16 +138,16 @@ type Locks interface {
 	// few round trips as the store allows, and answers each claim at its index. A
 	// waiter that has been granted meanwhile is renewed for the full ttl and
 	// answered as held. A key that fails does not delay or spoil the answers about
-	// the others. A claim that no longer stands is answered as lost and never
-	// brought back to life.
+	// the others. A claim that is no longer valid is answered as lost and never
+	// becomes valid again.
 	//
 	// If the store is far away, several calls about the same claim are under way at
 	// once, with Tickets of different age, and arrive in any order.
 	Renew(ctx context.Context, claims []Claim, ttl time.Duration) []Renewal
 
 	// Release ends the claim, held or waiting, and lets the store grant the waiters
-	// at the head of the queue that now fit. ErrLost says that the claim did not
-	// stand any more and that nothing was changed.
+	// at the head of the queue that now fit. ErrLost says that the claim was not
+	// valid any more and that nothing was changed.
 	Release(ctx context.Context, c Claim) error
 
 	// Traits says what the store promises. It is constant.
@@ -170,7 +170,7 @@ const (
 	Unknown State = iota // the store could not say; Err says why
 	Held                 // the claim holds the lock
 	Waiting              // the claim has a position in the queue
-	Lost                 // the claim does not stand any more
+	Lost                 // the claim is not valid any more
 )
 
 func (s State) String() string {
@@ -196,9 +196,9 @@ type Renewal struct {
 // something happened.
 type Watcher interface {
 	// Watch makes the store call wake when c may have been granted or lost, until
-	// stop is called. It is called before the Acquire that it is for, does not
-	// block, and fails silently: hints may be missing, merged, spurious or late,
-	// may come before the answer to Acquire, and may still come while stop returns.
+	// stop is called. The caller of Acquire calls it before. It does not block, and
+	// fails silently: hints may be missing, merged, spurious or late, may come before
+	// the answer to Acquire, and may still come while stop returns.
 	// Neither wake nor stop blocks, and the store does not call wake while it holds
 	// a mutex that Watch or stop locks.
 	Watch(c Claim, wake func(Hint)) (stop func())

@@ -40,7 +40,7 @@ type Records interface {
 	// FinishAttempt records the outcome of the attempt with a.Token, if it is the
 	// last that has begun and no outcome is recorded yet, keeps it for keep from
 	// now, and returns the record. If this attempt has finished before, that
-	// outcome stands and is returned. In all other cases nothing changes and it
+	// outcome stays and is returned. In all other cases nothing changes and it
 	// fails with *SupersededError: another attempt has begun or finished, or the
 	// record is gone.
 	FinishAttempt(ctx context.Context, a Attempt, o Outcome, keep time.Duration) (Record, error)

@@ -10,7 +10,7 @@ type Together interface {
 	// overtakes no waiter that is alive. It is idempotent in the IDs of the claims,
 	// as Acquire is.
 	//
-	// Errors are Acquire's: a *HeldError names a key that is in the way. After a
+	// Errors are Acquire's: a *HeldError names a key that could not be granted. After a
 	// refusal nothing is left of this attempt, nor of an earlier one with the same
 	// IDs. errors.ErrUnsupported says that this store cannot grant these together,
 	// because they are too many, not on one server or not all exclusive; then

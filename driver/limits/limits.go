@@ -131,8 +131,8 @@ type Take struct {
 
 	Limit Limit
 
-	// Cost is what to take. With 0 the request takes nothing and only asks how the
-	// limit stands.
+	// Cost is what to take. With 0 the request takes nothing and only asks for the
+	// state of the limit.
 	Cost int64
 }
 
@@ -181,8 +181,8 @@ type Request struct {
 
 	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. A
 	// request that was promised a later turn keeps it: a bucket takes back only
-	// what stands in front of no such promise, all of it or nothing. A part of it
-	// would be a second turn beside another request's.
+	// what no such promise comes after, all of it or nothing. A part of it would be a
+	// second turn beside another request's.
 	At   int64
 	Wait time.Duration
 
@@ -208,7 +208,7 @@ type Taken struct {
 	Limits   []Decision    // in the order of the request
 }
 
-// Decision is what one limit says, and how it stands afterwards. Waits are rounded
+// Decision is what one limit says, and its state afterwards. Waits are rounded
 // up to microseconds, so that no promise is early.
 type Decision struct {
 	OK        bool

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// MaxOverrides is how many overrides stand in one store at most. If several are set
+	// MaxOverrides is how many overrides a store keeps at most. If several are set
 	// at the same moment there may be as many more.
 	MaxOverrides = 1000
 
-	// MaxOverrideKeep is the longest time that an override stands.
+	// MaxOverrideKeep is the longest time for which an override is kept.
 	MaxOverrideKeep = 30 * 24 * time.Hour
 )
 
@@ -37,12 +37,12 @@ type Overrider interface {
 	// *OverridesFullError refuses the override of a further key.
 	SetOverride(ctx context.Context, o Override, keep time.Duration) error
 
-	// Overrides returns all overrides that stand, in no particular order. What was set
+	// Overrides returns all overrides that are in force, in no particular order. What was set
 	// before the call is among them; one that has ended may be for a few seconds more.
 	Overrides(ctx context.Context) ([]Override, error)
 }
 
-// An Override is what stands in place of the numbers of a limit.
+// An Override replaces the numbers of a limit.
 type Override struct {
 	// Key is that of the limit in the store: see Take.Key.
 	Key string
@@ -55,7 +55,7 @@ type Override struct {
 	// Burst is that of a TokenBucket. With 0 it changes as the rate does.
 	Burst int64
 
-	// Left is how much longer the override stands. Overrides sets it; a store without a
+	// Left is how much longer the override is in force. Overrides sets it; a store without a
 	// clock of its own estimates it.
 	Left time.Duration
 }
@@ -94,7 +94,7 @@ func CheckOverride(o Override, keep time.Duration) error {
 // driver.As.
 func OverriderOf(s Store) (Overrider, bool) { return abilityOf[Overrider](s) }
 
-// OverridesFullError refuses an override because as many stand as a store keeps.
+// OverridesFullError refuses an override because the store has as many as it keeps.
 // Nothing was changed.
 type OverridesFullError struct {
 	Key   string

@@ -23,9 +23,8 @@ type Lister interface {
 // ListerOf returns s, or a store that s wraps, as a Lister, if it is one: see driver.As.
 func ListerOf(s Store) (Lister, bool) { return abilityOf[Lister](s) }
 
-// A State is what a store keeps of one key, as far as that can be told without the limit
-// by which a program asks: the store knows what was taken, and mostly not out of how
-// much.
+// A State is what a store keeps of one key. The limit itself comes with the requests of
+// programs: the store knows what was taken, and mostly not out of how much.
 type State struct {
 	// Key is that of the limit in the store: see Take.Key. A store may have one that
 	// check.Key refuses, if another program has written it.
@@ -38,11 +37,10 @@ type State struct {
 	// above 0 otherwise.
 	Used int64
 
-	// Of is out of how much, or 0 if the state does not tell. An Estimate tells the
-	// limit, and a Bucket the burst, by which something was taken last. While more than
+	// Of is out of how much, or 0 if the store does not know. Of an Estimate it is the
+	// limit, of a Bucket the burst, by which something was taken last. While more than
 	// the burst is out, as debt or as promises, and until something is taken after that,
-	// a Bucket tells in place of the burst how much was out then. Other kinds do not
-	// tell.
+	// it is how much was out then. Of other kinds it is 0.
 	Of int64
 
 	// N per Period is the rate at which a Bucket gives back, in lowest terms, and the

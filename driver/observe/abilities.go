@@ -89,7 +89,7 @@ func (s lister) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 	return listed(ctx, s.teller, Records, s.in.ListRecords(ctx, prefix))
 }
 
-// listed tells of a list when the loop over it ends.
+// listed reports a list when the loop over it ends.
 func listed[T any](ctx context.Context, to *teller, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		sent, n := time.Now(), 0

@@ -1,5 +1,4 @@
-// Package observe tells of each request to a store, so that no store has code for
-// it. It wraps the store:
+// Package observe reports each request to a store, on any store. It wraps the store:
 //
 //	store := observe.Locks(redis, observe.Events{Request: func(ctx context.Context, e observe.RequestEvent) { … }})
 //	locks, err := baton.New(store, baton.Config{})
@@ -19,7 +18,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Events is told what a store does. A nil function is not called.
+// Events receives what a store does. A nil function is not called.
 type Events struct {
 	// Request is called after each request, by the goroutine that made it and with
 	// its context, several at a time. It returns soon and does not panic.
@@ -64,13 +63,13 @@ const (
 
 // The classes of errors.
 const (
-	Held        = "held"        // others hold the lock: an answer, and no failure of the store
+	Held        = "held"        // the lock is held: an answer, and no failure of the store
 	Missing     = "missing"     // there is no such record: an answer, and no failure of the store
-	Lost        = "lost"        // the claim does not stand any more, or another attempt superseded this one
+	Lost        = "lost"        // the claim is not valid any more, or another attempt superseded this one
 	Unavailable = "unavailable" // the store could not be asked, and nothing was done
 	Unknown     = "unknown"     // the store did not answer; it may have done it
 	Canceled    = "canceled"    // the caller's context ended
-	Refused     = "refused"     // all others: the request is not legal, or cannot be granted
+	Refused     = "refused"     // all other errors: the request is not legal, or cannot be granted
 )
 
 // Class returns the class of an error of a store, or of one of another package that wraps

@@ -42,11 +42,10 @@ type Machine struct {
 	outage    Outage       // of the store; kept while queued, too
 
 	// Queued: when the last request was sent that the store answered with "waiting"
-	// for this position. A grant that the store then makes on its own is not older
-	// than that.
+	// for this position. A grant that the store makes afterwards is not older than that.
 	confirmed Moment
 
-	// Questions to the store whether the claim stands.
+	// Questions to the store whether the claim is valid.
 	inFlight int
 	hinted   bool   // a hint came while a question was in flight; the answer may be older than the hint
 	asked    Moment // when the store was last asked
@@ -122,7 +121,7 @@ func (a *Machine) TakePending() []driver.Claim {
 	return claims
 }
 
-// A Question asks the store whether a claim stands.
+// A Question asks the store whether a claim is valid.
 type Question struct {
 	Claim    driver.Claim
 	phase    phase // when it was asked

@@ -222,7 +222,7 @@ func (k *keeper) hint(h driver.Hint) {
 }
 
 // due is called by the renewer. ok says that the question is to be sent.
-func (k *keeper) due(now acquire.Moment) (r renewal, ok bool) {
+func (k *keeper) due(now acquire.Moment) (q acquire.Question, ok bool) {
 	k.mu.Lock()
 	k.armed = 0 // the timer has run out
 	q, e := k.acq.Due(now)
@@ -230,7 +230,7 @@ func (k *keeper) due(now acquire.Moment) (r renewal, ok bool) {
 		k.underWay++
 	}
 	k.commit(e)
-	return renewal{k, q}, e&acquire.AskStore != 0
+	return q, e&acquire.AskStore != 0
 }
 
 // renewed takes the store's answer to a question. It does not count if the ID or the
@@ -246,6 +246,46 @@ func (k *keeper) renewed(sent acquire.Moment, q acquire.Question, r driver.Renew
 	k.answer()
 	k.commit(e)
 	return counts
+}
+
+// renew sends questions to the store, once: those with the same TTL in one batch.
+func (l *Locker) renew(batch []renewal) {
+	for len(batch) > 0 {
+		ttl := batch[0].TTL
+		n := 0 // of the same TTL, which go first
+		for i := range batch {
+			if batch[i].TTL == ttl {
+				batch[n], batch[i] = batch[i], batch[n]
+				n++
+			}
+		}
+		if n == len(batch) {
+			l.renewBatch(batch, ttl)
+			return
+		}
+		go l.renewBatch(batch[:n:n], ttl)
+		batch = batch[n:]
+	}
+}
+
+func (l *Locker) renewBatch(batch []renewal, ttl time.Duration) {
+	claims := make([]driver.Claim, len(batch))
+	patience := batch[0].Patience
+	for i, r := range batch {
+		claims[i] = r.Claim
+		patience = min(patience, r.Patience)
+	}
+	sent := l.clock.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	answers := l.store.Renew(ctx, claims, ttl)
+	cancel()
+	answered := l.clock.Now()
+	l.latency.Saw(answered.Sub(sent))
+
+	for i, r := range batch {
+		r.owner.renewed(sent, r.Question, answers[i])
+	}
+	l.renewed(batch, answers, sent, answered)
 }
 
 // answer notes that the store has answered one of the requests under way, or that it

@@ -2,7 +2,6 @@ package baton
 
 import (
 	"container/heap"
-	"context"
 	"sync"
 	"time"
 
@@ -29,14 +28,27 @@ type renewer struct {
 	wakeAt  acquire.Moment // when wakeup fires, if armed
 }
 
+// An owner of a timer has a claim to renew.
+type owner interface {
+	// due is called when the timer has run out. ok says that the question is to be sent.
+	due(now acquire.Moment) (q acquire.Question, ok bool)
+
+	// renewed takes the store's answer to the question. It reports whether the answer counts.
+	renewed(sent acquire.Moment, q acquire.Question, r driver.Renewal) (counts bool)
+}
+
+// A renewal is a question to the store, and the owner that asks it.
+type renewal struct {
+	owner owner
+	acquire.Question
+}
+
 // A timer is set for one owner. The renewer's mutex guards its fields, except for
 // the owner, which never changes.
 type timer struct {
-	owner interface {
-		due(now acquire.Moment) (r renewal, ok bool)
-	}
+	owner owner
 	at    acquire.Moment
-	place int // index in the heap plus 1; 0: it is not set
+	place int // index in the heap plus 1; 0: not set
 }
 
 // set plans a call of t's owner at a moment and drops the earlier plan; zero means
@@ -98,8 +110,8 @@ func (r *renewer) run() {
 		r.mu.Unlock()
 		var batch []renewal
 		for _, t := range due {
-			if j, ok := t.owner.due(now); ok {
-				batch = append(batch, j)
+			if q, ok := t.owner.due(now); ok {
+				batch = append(batch, renewal{t.owner, q})
 			}
 		}
 		if len(batch) > 0 {
@@ -123,50 +135,4 @@ func (h *timerHeap) Pop() any {
 	*h = old[:len(old)-1]
 	t.place = 0
 	return t
-}
-
-// renewal is a question to the store, and the keeper that asks it.
-type renewal struct {
-	keeper *keeper
-	acquire.Question
-}
-
-// renew sends questions to the store, once: those with the same TTL in one batch.
-func (l *Locker) renew(batch []renewal) {
-	for len(batch) > 0 {
-		ttl := batch[0].TTL
-		n := 0 // of the same TTL, which go first
-		for i := range batch {
-			if batch[i].TTL == ttl {
-				batch[n], batch[i] = batch[i], batch[n]
-				n++
-			}
-		}
-		if n == len(batch) {
-			l.renewBatch(batch, ttl)
-			return
-		}
-		go l.renewBatch(batch[:n:n], ttl)
-		batch = batch[n:]
-	}
-}
-
-func (l *Locker) renewBatch(batch []renewal, ttl time.Duration) {
-	claims := make([]driver.Claim, len(batch))
-	patience := batch[0].Patience
-	for i, r := range batch {
-		claims[i] = r.Claim
-		patience = min(patience, r.Patience)
-	}
-	sent := l.clock.Now()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	answers := l.store.Renew(ctx, claims, ttl)
-	cancel()
-	answered := l.clock.Now()
-	l.latency.Saw(answered.Sub(sent))
-
-	for i, r := range batch {
-		r.keeper.renewed(sent, r.Question, answers[i])
-	}
-	l.renewed(batch, answers, sent, answered)
 }

@@ -116,9 +116,18 @@ release: ## Build what a release has into dist: the command for all platforms, .
 
 .PHONY: site
 site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
-	rm -rf .site/docs && mkdir -p .site && cp -R site/. .site/ && cp -R docs .site/docs
+	rm -rf .site/docs && mkdir -p .site && cp -R docs/site/. .site/ && cp -R docs .site/docs && rm -r .site/docs/site
 	go run ./cmd/baton reference > .site/docs/reference/cli.md
 	cd .site && npm ci --no-audit --no-fund --prefer-offline && npm run build
+
+.PHONY: zh
+zh: ## List the Chinese pages that are older than their English page
+	@for zh in *.zh.md $$(find docs/zh clients -path docs/zh/lab.md -prune -o \( -path 'docs/zh/*.md' -o -name '*.zh.md' \) -print | sort); do \
+		english=$$(echo $$zh | sed 's|/zh/|/|; s|\.zh\.md|.md|'); \
+		commit=$$(sed -n 's/.*translated at \([0-9a-f]*\).*/\1/p' $$zh | head -n 1); \
+		changes=$$(git log --oneline $${commit:+$$commit..} -- $$english | wc -l); \
+		[ $$changes -eq 0 ] || echo "$$zh: $$changes commits since its translation at $${commit:-no commit}"; \
+	done
 
 .PHONY: lab
 lab: servers ## Make all experiments of the laboratory, and write docs/lab.md and its pictures

@@ -4,7 +4,7 @@ import fs from 'node:fs'
 import path from 'node:path'
 import { defineConfig } from 'vitepress'
 
-// "make site" copies site/ to .site, and docs/ into it: what it needs has to lie beside the pages.
+// "make site" copies docs/site to .site, and the rest of docs into it: what it needs has to lie beside the pages.
 const docs = path.resolve(import.meta.dirname, '../docs')
 const top = path.resolve(import.meta.dirname, '../..')
 const repository = 'https://github.com/batonhq/baton'
@@ -56,13 +56,13 @@ function copyButton(md) {
   }
 }
 
-// plots are the figures of a language's comparison.html, each a picture that follows the theme.
-function plots(folder) {
-  const html = fs.readFileSync(path.join(docs, folder, 'comparison.html'), 'utf8')
+// plots are the figures of comparison.html, each a picture that follows the theme.
+function plots() {
+  const html = fs.readFileSync(path.join(docs, 'comparison.html'), 'utf8')
   const style = html.match(/<style>.*?<\/style>/s)[0].replace('</style>', '  svg { font-family: system-ui, sans-serif }\n</style>')
   return [...html.matchAll(/<figure><figcaption>(.*?)<\/figcaption>(<svg)(.*?)<\/figure>/gs)].map(([, caption, , svg], i) => ({
     caption,
-    address: `/plots/${folder}comparison-${i}.svg`,
+    address: `/plots/comparison-${i}.svg`,
     svg: '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="250"' + svg.replace('>', '>' + style),
   }))
 }
@@ -70,8 +70,8 @@ function plots(folder) {
 // plot puts each figure of the comparison above the table of the same figures.
 function plot(md) {
   md.core.ruler.push('plot', (state) => {
-    if (!/^(zh\/)?comparison\.md$/.test(state.env.relativePath)) return
-    const left = plots(chinese(state.env) ? 'zh/' : '')
+    if (state.env.relativePath !== 'comparison.md') return
+    const left = plots()
     for (let i = 0; i < state.tokens.length; i++) {
       const { type, content } = state.tokens[i]
       if (type !== 'inline' || content.toLowerCase() !== `**${left[0]?.caption.toLowerCase()}**`) continue
@@ -106,7 +106,7 @@ function description(file) {
 }
 
 // slug is the anchor that GitHub makes of a heading, so that a link to it leads in the repository and on the site.
-// internal/archtest compares the links with it.
+// docs/docs_test.go compares the links with it.
 function slug(heading) {
   return heading.trim().toLowerCase().replace(/[^\p{L}\p{N}\p{M} _-]/gu, '').replaceAll(' ', '-')
 }
@@ -213,7 +213,7 @@ export default defineConfig({
       if (name.endsWith('.html')) fs.cpSync(path.join(docs, name), path.join(outDir, 'plots', name))
     }
     redirectFolders(outDir)
-    for (const { address, svg } of [...plots(''), ...plots('zh/')]) fs.writeFileSync(path.join(outDir, address), svg)
+    for (const { address, svg } of plots()) fs.writeFileSync(path.join(outDir, address), svg)
   },
   vite: { plugins: [labelled] },
   markdown: {

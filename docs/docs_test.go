@@ -4,7 +4,7 @@
 //	```sh run         the commands run on this machine, with SQLite; with exit=75 the last exit code is that
 //	```yaml file=NAME the block is a file of that name for the commands after it
 //
-// A block of text after commands that run is in what they print, with "…" for what differs each time.
+// A block of text after commands that run is in their standard output, with "…" for what differs each time.
 // A comment "<!-- go" holds declarations, without bodies, that the Go code of its page needs; a comment
 // "<!-- sh" commands that run unseen.
 package docs
@@ -13,7 +13,6 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
-	"go/build"
 	"go/importer"
 	"go/parser"
 	"go/token"
@@ -159,6 +158,11 @@ type unit struct {
 	files []*ast.File
 }
 
+// complete reports whether a program has the function main.
+func (u *unit) complete() bool {
+	return slices.ContainsFunc(u.files, func(f *ast.File) bool { return f.Scope.Lookup("main") != nil })
+}
+
 // uncompiled type-checks the blocks that are marked. Variables and imports may be unused: what is left
 // out on a page may use them.
 func uncompiled(t *testing.T, all []page) (problems []string) {
@@ -168,7 +172,7 @@ func uncompiled(t *testing.T, all []page) (problems []string) {
 	var units []*unit
 	paths := map[string]bool{}
 	for _, p := range all {
-		shared := &unit{page: p.name}
+		shared, program := &unit{page: p.name}, (*unit)(nil)
 		for _, b := range p.blocks {
 			if b.Language != "go" || b.Marks != "compile" && b.Marks != "hidden" {
 				continue
@@ -187,10 +191,14 @@ func uncompiled(t *testing.T, all []page) (problems []string) {
 					paths[known[id.Name]] = true
 				}
 			}
-			if file.Name.Name == "main" {
-				units = append(units, &unit{p.name, []*ast.File{file}})
-			} else {
+			switch {
+			case file.Name.Name != "main":
 				shared.files = append(shared.files, file)
+			case program == nil || program.complete():
+				program = &unit{p.name, []*ast.File{file}}
+				units = append(units, program)
+			default:
+				program.files = append(program.files, file)
 			}
 		}
 		units = append(units, shared)
@@ -210,9 +218,13 @@ func uncompiled(t *testing.T, all []page) (problems []string) {
 
 // parse reads a block: a file, or declarations, or statements of a function.
 func parse(set *token.FileSet, page string, b pagecode.Block) (*ast.File, error) {
-	at := fmt.Sprintf("//line %s:%d\n", page, b.Line)
+	at := fmt.Sprintf("//line %s:%d\n", path.Base(page), b.Line) // beside the page
 	if strings.HasPrefix(b.Text, "package ") {
-		return parser.ParseFile(set, page, at+b.Text, parser.ParseComments)
+		file, err := parser.ParseFile(set, page, at+b.Text, 0)
+		if err == nil && file.Name.Name != "main" {
+			file.Name.Name = "page"
+		}
+		return file, err
 	}
 	const head = "package page\n"
 	if file, err := parser.ParseFile(set, page, head+at+b.Text, 0); err == nil {
@@ -308,7 +320,11 @@ func packagesByName(t *testing.T) map[string]string {
 		}
 	}
 	add(repo, module+"/")
-	add(filepath.Join(build.Default.GOROOT, "src"), "")
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	add(filepath.Join(strings.TrimSpace(string(out)), "src"), "")
 	return known
 }
 

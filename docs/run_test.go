@@ -3,7 +3,6 @@
 package docs
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -78,12 +77,12 @@ func run(t *testing.T, p page) (problems []string) {
 				t.Fatal(err)
 			}
 		case b.Language == "sh" && (first == "run" || b.Marks == "hidden"):
-			out, code := shell(t, dir, bin, was, b.Text)
+			out, errs, code := shell(t, dir, bin, was, b.Text)
 			if want == "" {
 				want = "0"
 			}
 			if fmt.Sprint(code) != want {
-				problem("exit code %d, want %s\n%s\n%s", code, want, b.Text, out)
+				problem("exit code %d, want %s\n%s\n%s%s", code, want, b.Text, out, errs)
 			}
 			printed, ran = out, true
 		case b.Language == "text" && fresh:
@@ -97,19 +96,23 @@ func run(t *testing.T, p page) (problems []string) {
 }
 
 // shell runs commands, and ends what they leave running when the test ends.
-func shell(t *testing.T, dir, bin, was, text string) (out string, code int) {
+func shell(t *testing.T, dir, bin, was, text string) (out, errs string, code int) {
 	t.Helper()
 	text = strings.ReplaceAll(text, "go run ./cmd/baton ", "baton ")
 	cmd := exec.Command("sh", "-euc", ". '"+was+"'\ntrap 'code=$?; { export -p; echo \"cd \\\"$PWD\\\"\"; } >'\"'"+was+"'\"'; exit $code' EXIT\n"+text)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+dir, "XDG_STATE_HOME="+filepath.Join(dir, "state"), "BATON_STORE=")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	file, err := os.Create(filepath.Join(filepath.Dir(was), "printed")) // no pipe: what is left running would hold it open
-	if err != nil {
-		t.Fatal(err)
+	var printed [2]*os.File // no pipes: what is left running would hold them open
+	for i := range printed {
+		file, err := os.Create(fmt.Sprint(was, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		printed[i] = file
 	}
-	defer file.Close()
-	cmd.Stdout, cmd.Stderr = file, file
+	cmd.Stdout, cmd.Stderr = printed[0], printed[1]
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +124,15 @@ func shell(t *testing.T, dir, bin, was, text string) (out string, code int) {
 		}
 		code = exit.ExitCode()
 	}
-	text2, err := os.ReadFile(file.Name())
-	if err != nil {
-		t.Fatal(err)
+	var texts [2]string
+	for i, file := range printed {
+		text, err := os.ReadFile(file.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[i] = string(text)
 	}
-	return string(bytes.TrimSpace(text2)), code
+	return texts[0], texts[1], code
 }
 
 // shows matches what prints a block of text.

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/store/mysqlstore"
 )
 
-// A transaction that commits only while the lease stands. With package baton
+// A transaction that commits only while the lease is valid. With package baton
 // the lease is a *baton.Lease from a Locker on the same store.
 func ExampleStore_InTx() {
 	pay := func(ctx context.Context, db *sql.DB, store *mysqlstore.Store, lease driver.Leased) error {

@@ -129,7 +129,7 @@ func stormOnce(ctx context.Context, s *Store, c *driver.Claim, random *rand.Rand
 		}
 		select {
 		case <-woke:
-		case <-time.After(time.Duration(random.IntN(300)) * time.Millisecond): // a poll stands behind each hint
+		case <-time.After(time.Duration(random.IntN(300)) * time.Millisecond): // a poll is behind each hint
 		}
 		switch r := s.Renew(ctx, []driver.Claim{*c}, ttl)[0]; r.State {
 		case driver.Held:

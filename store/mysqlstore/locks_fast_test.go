@@ -9,7 +9,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// pastSession is a DSN parameter: the clock of the server stands still, an
+// pastSession is a DSN parameter: the clock of the server stops, an
 // hour ago.
 var pastSession = map[string]string{"timestamp": "UNIX_TIMESTAMP()-3600"}
 

@@ -51,7 +51,7 @@ func TestNoStatementScans(t *testing.T) {
 		d.exec(t, fmt.Sprintf("%s FROM seq_1_to_%d", fill, crowded))
 	}
 	d.exec(t, fmt.Sprintf("INSERT INTO baton_override (k,n,period,burst,until) SELECT CONCAT('row',LPAD(seq,7,'0')),1,0,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM seq_1_to_%d",
-		limits.MaxOverrides-10)) // more never stand
+		limits.MaxOverrides-10)) // there are never more
 	for _, table := range tables {
 		rows, err := d.plain.Query("ANALYZE TABLE " + table)
 		if err != nil {

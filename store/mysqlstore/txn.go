@@ -49,10 +49,10 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 		{"SELECT id=? AND ends>UTC_TIMESTAMP(6) FROM " + s.table("baton_lock") + " WHERE k=? FOR UPDATE", []any{c.ID, c.Key}},
 		{"SELECT id=? AND held=1 AND ends>UTC_TIMESTAMP(6) FROM " + s.table("baton_claim") + " WHERE k=? AND seq=? FOR UPDATE", []any{c.ID, c.Key, c.Ticket}},
 	} {
-		var stands bool
-		err := tx.QueryRowContext(ctx, q.text, q.args...).Scan(&stands)
+		var valid bool
+		err := tx.QueryRowContext(ctx, q.text, q.args...).Scan(&valid)
 		switch {
-		case err == nil && stands:
+		case err == nil && valid:
 			return nil
 		case errors.Is(err, sql.ErrNoRows), err == nil:
 		case ctx.Err() != nil:

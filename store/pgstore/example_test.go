@@ -12,7 +12,7 @@ import (
 )
 
 // A store over the pool that the program has, and a transaction that commits only while
-// the lease stands.
+// the lease is valid.
 func Example() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://app@db1/app")

@@ -94,7 +94,7 @@ func exec(t *testing.T, s *Store, sql string, args ...any) {
 	}
 }
 
-// leased is a lease that stands, as far as the program knows.
+// leased is a lease that has not ended, as far as the program knows.
 type leased driver.Claim
 
 func (l leased) Pin() (driver.Claim, error) { return driver.Claim(l), nil }

@@ -229,7 +229,7 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 }
 
 // An attempt that begins looks for a few expired records, and for that reads
-// none of those that stand.
+// none of the others.
 func TestRecordsThatStandAreNotReadByOthers(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)

@@ -190,7 +190,7 @@ func TestLimitForgottenMeanwhile(t *testing.T) {
 	}
 }
 
-// The clock of a transaction stands still while it waits for a row; that of a
+// The clock of a transaction stops while it waits for a row; that of a
 // decision is read afterwards.
 func TestLimitTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()
@@ -372,7 +372,7 @@ func TestFreshKeysAreTakenOnce(t *testing.T) {
 	}
 }
 
-// What stands in a row is read as package rate reads it; what no machine could
+// What is in a row is read as package rate reads it; what no machine could
 // have written is nothing. No request fails because of it.
 func TestLimitRowsWithGarbage(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func TestReleaseSeesClaimsThatJoinedWhileItWaited(t *testing.T) {
 	}
 }
 
-// A holder is being renewed while others read that it has ended: it stands, and no
+// A holder is being renewed while other requests read that it has ended: it keeps the lock, and no
 // claim is granted beside it.
 func TestRenewedClaimIsNotRemoved(t *testing.T) {
 	t.Parallel()

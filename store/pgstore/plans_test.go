@@ -48,7 +48,7 @@ func TestNoStatementScans(t *testing.T) {
 		exec(t, plain, fill, crowded)
 	}
 	exec(t, plain, `INSERT INTO baton_override SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 1, 0, 0, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
-		limits.MaxOverrides-10) // more never stand
+		limits.MaxOverrides-10) // there are never more
 	exec(t, plain, `VACUUM ANALYZE baton_lock, baton_claim, baton_limit, baton_limit_id, baton_record, baton_override`)
 
 	var ran plans

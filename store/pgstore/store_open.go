@@ -156,7 +156,7 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 			config.AfterConnect = at.leads
 		}
 	} else if at.Schema != "" {
-		return nil, errors.New("postgres: a pooler stands before the server and does not let the schema be chosen: set the search path of the user or database instead")
+		return nil, errors.New("postgres: a pooler is before the server and does not let the schema be chosen: set the search path of the user or database instead")
 	}
 	config.MaxConns = 4 // and renewingConns
 	if at.Conns > 0 {

@@ -43,7 +43,7 @@ func TestPoolerIsNoticed(t *testing.T) {
 	release(t, opened, hold(t, opened, writer("k")))
 }
 
-// The clock of a transaction stands still; that of the functions does not, so
+// The clock of a transaction stops; that of the functions does not, so
 // a claim that was made after a long wait for the row has its whole time.
 func TestTimeIsReadAfterTheWait(t *testing.T) {
 	t.Parallel()

@@ -120,7 +120,7 @@ func depend(t drivertest.T, l driver.Locks, lease driver.Leased) (end func() err
 	return tx.Commit, nil
 }
 
-// Without sockets the poll stands in for the hints.
+// Without sockets the poll replaces the hints.
 func TestContractWithoutSockets(t *testing.T) {
 	testserver.Long(t)
 	deaf := func(o *options) { o.deaf = true }

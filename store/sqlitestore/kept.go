@@ -212,7 +212,7 @@ func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error
 			if err := rows.Scan(&key, &kept.N, &kept.Period, &kept.Burst, &kept.Until); err != nil {
 				return err
 			}
-			if o, stands := kept.At(string(key), now); stands {
+			if o, valid := kept.At(string(key), now); valid {
 				all = append(all, o)
 			}
 		}

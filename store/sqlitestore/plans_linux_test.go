@@ -13,7 +13,7 @@ import (
 // meantScans are parts of the statements that read a whole table, and why.
 var meantScans = map[string]string{
 	"SELECT ifnull(max(last), 0) FROM baton_lock)": "after a boot, once: every counter is remembered before the rows go",
-	"FROM baton_override":                          "no more stand than every process reads once a second",
+	"FROM baton_override":                          "there are no more than every process reads once a second",
 }
 
 // Every statement of the source is explained, and none reads a whole table that is

@@ -56,7 +56,7 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 	if broken != nil {
 		return broken
 	}
-	stands, err := s.inTx(ctx, tx, c)
+	valid, err := s.inTx(ctx, tx, c)
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -64,13 +64,13 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 		return fmt.Errorf("sqlite store %s: %w: the transaction has read what others changed meanwhile: call InTx first: %w", s.path, driver.ErrUnavailable, err)
 	case err != nil:
 		return s.failure(err, driver.ErrUnavailable)
-	case !stands:
+	case !valid:
 		return fmt.Errorf("sqlite store %s: lock %q: %w: roll the transaction back", s.path, c.Key, driver.ErrLost)
 	}
 	return nil
 }
 
-func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (stands bool, err error) {
+func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (valid bool, err error) {
 	// This reads nothing of the file, unlike a SELECT of the same.
 	var seq int
 	var name, path string // of the main database, which comes first
@@ -95,8 +95,8 @@ func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (stands bo
 		return false, &FileError{Path: s.path, Problem: ErrOtherMachine}
 	}
 	// The clock is read when no other connection can write any more.
-	err = tx.QueryRowContext(ctx, inTxSQL, []byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&stands)
-	return stands, err
+	err = tx.QueryRowContext(ctx, inTxSQL, []byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&valid)
+	return valid, err
 }
 
 // lockFile makes tx the one writer and returns the boot whose times are in the file.

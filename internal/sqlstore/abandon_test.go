@@ -31,7 +31,7 @@ func TestAbandoned(t *testing.T) {
 		}
 		released := func(id string) func() { return func() { a.Released(driver.Claim{Key: "k", ID: id}) } }
 		after("no attempt was left", time.Hour, 0, released("a"))
-		after("nobody has released", remembered/2, 0, func() { a.Leave("a") })
+		after("no release", remembered/2, 0, func() { a.Leave("a") })
 		after("an attempt was left", time.Hour, 2, released("a"))
 		after("it is forgotten by then", time.Hour, 0, released("a"))
 		a.Leave("a")

@@ -11,7 +11,7 @@ import (
 
 // Renewals sends renewals in few requests at a time. Renewals that come while Most
 // requests are under way wait, and share the next request: a store that has become slow
-// is then asked more rarely, and no lease queues behind others.
+// is then asked more rarely, and no lease queues behind other requests.
 //
 // It is not a batch.Batcher because the first requests run on their callers'
 // goroutines: handing them to other goroutines takes a large part of the time of a

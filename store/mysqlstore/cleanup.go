@@ -133,7 +133,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	var second []statement
 	if idle.text != nil {
-		// A sweep that waited for a row while it holds others could deadlock.
+		// A sweep that waited for a row while it holds other rows could deadlock.
 		var locked list
 		err := ses.run(ctx, statement{
 			words("SELECT k FROM baton_lock FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", unused, " ORDER BY k FOR UPDATE SKIP LOCKED"),
@@ -149,7 +149,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 		}
 		if locked.text != nil {
 			// Without the index the server reads a small table as a whole, and waits for
-			// rows that others have locked.
+			// rows that other transactions have locked.
 			second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND busy=0 AND ", unused)))
 		}
 	}

@@ -28,5 +28,5 @@
 //     that were granted, and the counters that tokens come from.
 //   - With Galera, all users must use the same node: row locks are its own.
 //   - A process that is stopped (SIGSTOP) in the middle of a transaction holds
-//     up the others at that key for at most two seconds.
+//     up other requests for that key for at most two seconds.
 package mysqlstore

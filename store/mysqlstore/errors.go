@@ -26,7 +26,7 @@ const (
 )
 
 // harmless are the errors by which a server refuses a statement, or undoes it,
-// before it had any effect. Others, such as a connection that was killed or a
+// before it had any effect. Other errors, such as a connection that was killed or a
 // commit that failed, may come after it.
 var harmless = map[uint16]bool{
 	1020: true, // the row has changed since the transaction's snapshot

@@ -61,7 +61,7 @@ func schemaFinding(wrong []string) driver.Finding {
 	return driver.Finding{
 		Name: "schema", Severity: driver.Unsafe,
 		What: "the tables are not as this version needs them: " + strings.Join(wrong, "; "),
-		Mend: "drop or rename what is wrong while nobody holds a lock, then run baton schema apply",
+		Mend: "drop or rename what is wrong while no lock is held, then run baton schema apply",
 	}
 }
 
@@ -223,7 +223,7 @@ func judge(v map[string]string) (all []driver.Finding) {
 	})
 	add(on(v["log_bin"]) && v["binlog_format"] == "statement", driver.Finding{
 		Name: "binlog_format", Severity: driver.Unsafe,
-		What: "binlog_format is STATEMENT: the server refuses the transactions of contended locks, and a replica decides anew, by its own clock, what was granted",
+		What: "binlog_format is STATEMENT: the server refuses the transactions of contended locks, and a replica decides again, by its own clock, what was granted",
 		Mend: "SET GLOBAL binlog_format = 'ROW' (or 'MIXED'), and in the server's configuration",
 	})
 	add(v["innodb_deadlock_detect"] == "off", driver.Finding{

@@ -241,7 +241,7 @@ func (s *Store) sweepSomeRecords(ctx context.Context) (n int, err error) {
 	}
 	// The clock may have been set back since the first statement began. Without the
 	// index, and this condition, the server reads a small table as a whole, and waits
-	// for rows that others have locked.
+	// for rows that other transactions have locked.
 	remove := exec("DELETE r FROM baton_record r FORCE INDEX (PRIMARY) WHERE k IN (" + old.String() + ") AND until<=UTC_TIMESTAMP(6)")
 	if err := ses.run(ctx, remove, exec(toCommit), exec(restore)); err != nil {
 		return 0, err

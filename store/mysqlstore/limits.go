@@ -68,7 +68,7 @@ func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
 // are locked.
 //
 // A Store from Open takes one round trip for a request to one bucket or fixed window,
-// without ID, MaxWait and TurnWithin, and two for others: one locks and reads the rows,
+// without ID, MaxWait and TurnWithin, and two for all the rest: one locks and reads the rows,
 // one writes them and commits. All requests of this process that wait meanwhile are
 // decided together in the next two, so that under load each costs a small part of a
 // round trip. A request that only looks, or asks a key that refused before and refuses
@@ -379,7 +379,7 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 }
 
 // sweepStates sweeps one page. Like sweepIdle it locks only what it removes, and skips
-// what others have locked: it would hold up requests for the other keys meanwhile.
+// what other transactions have locked: it would hold up requests for the other keys meanwhile.
 func (s *Store) sweepStates(ctx context.Context, after string, page int) (last string, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {

@@ -107,7 +107,7 @@ func (m *manyTx) at(key string) (sqlstore.Tx, *sqlstore.Effects) {
 // lock locks the rows of all keys, mostly in one round trip, or refuses because of one
 // that it would have to wait for. A holder's row may be locked for long, by a
 // transaction of a user that depends on the lease (InTx), and this one is not to wait
-// for that while it keeps others from the rows before it.
+// for that while it keeps other transactions from the rows before it.
 func (m *manyTx) lock() (refused, failed error) {
 	var keys list
 	for _, t := range m.all {

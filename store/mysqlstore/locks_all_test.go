@@ -90,7 +90,7 @@ func TestTogetherRoundTrips(t *testing.T) {
 	plain := d.open(t)
 	for name, c := range map[string]struct {
 		s                   *Store
-		refused, anew, used int64
+		refused, fresh, used int64
 	}{
 		"Open": {opened, 2, 2, 2},
 		"New":  {pooled, 8, 10, 8}, // one row is there, the others are new
@@ -106,7 +106,7 @@ func TestTogetherRoundTrips(t *testing.T) {
 		for _, step := range []struct {
 			state string
 			want  int64
-		}{{"refused", c.refused}, {"new", c.anew}, {"known", c.used}} {
+		}{{"refused", c.refused}, {"new", c.fresh}, {"known", c.used}} {
 			sent.Store(0)
 			all := requests(keys...)
 			if step.state == "refused" {

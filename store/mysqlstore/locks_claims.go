@@ -35,7 +35,7 @@ type tx struct {
 
 	claims   []sqlstore.Claim // the first ones, as they are with what was written
 	loaded   bool
-	complete bool           // there are no others
+	complete bool           // there are no other claims
 	outcome  map[int64]bool // of deletions of expired claims: whether they had expired
 
 	writes []string

@@ -73,7 +73,7 @@ type options struct {
 
 	// stall is how long a transaction may be left alone by its client, in
 	// seconds: the server then ends the connection of a process that was
-	// stopped in the middle and undoes what it did, so that others get at the
+	// stopped in the middle and undoes what it did, so that other processes get at the
 	// row. It is also how long a statement waits for a row.
 	stall int
 

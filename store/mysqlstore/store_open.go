@@ -31,7 +31,7 @@ type Server struct {
 	// as 3. All requests share them, however many wait, and they are made when they are
 	// needed: the more transactions commit at the same time, the less each costs the
 	// disk. A quarter of them, at most 4, renews what is held and serves nothing else,
-	// so that a lease is kept also if all others are taken. Defaults to 36.
+	// so that a lease is kept also if all other connections are taken. Defaults to 36.
 	Connections int
 }
 

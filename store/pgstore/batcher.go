@@ -47,7 +47,7 @@ type batcher struct {
 	hot contended.Keys
 }
 
-// maxCombined bounds how long a statement holds up the others.
+// maxCombined bounds how long a statement delays the operations that wait.
 const maxCombined = 64
 
 // operation is an acquire, a release or a decision that may be merged with others.
@@ -124,7 +124,7 @@ func (c *batcher) refuse(q *queue) {
 	q.all = nil
 }
 
-// do serves o with others, or alone.
+// do serves o together with other operations, or alone.
 func (c *batcher) do(ctx context.Context, o *operation, alone func() error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -135,7 +135,7 @@ func (c *batcher) do(ctx context.Context, o *operation, alone func() error) erro
 	return c.share(ctx, o, alone)
 }
 
-// share serves o with others if no more statements may be under way. If one may, or if
+// share serves o together with other operations if no more statements may be under way. If one may, or if
 // that did not serve it, o goes alone.
 func (c *batcher) share(ctx context.Context, o *operation, alone func() error) error {
 	c.mu.Lock()

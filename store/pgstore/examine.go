@@ -127,7 +127,7 @@ func judge(f facts) (all []driver.Finding) {
 		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
 	}
 	if len(f.homes) > 1 {
-		say("search-path", driver.Unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while nobody holds a lock",
+		say("search-path", driver.Unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while no lock is held",
 			"There are %d sets of tables in the search path, in the schemas %s: this program uses the first, and one whose path leads to another is granted the same locks.", len(f.homes), strings.Join(f.homes, ", "))
 	}
 	if f.standby {
@@ -167,7 +167,7 @@ func judge(f facts) (all []driver.Finding) {
 	}
 	if f.idleHolders > 0 {
 		say("idle-in-transaction", driver.Unsafe, "end them with pg_terminate_backend, and set idle_in_transaction_session_timeout",
-			"%d sessions have locked rows of the locks and are idle in their transaction: nobody else is granted these locks.", f.idleHolders)
+			"%d sessions have locked rows of the locks and are idle in their transaction: no other process is granted these locks.", f.idleHolders)
 	}
 	if f.idleTimeout == "0" {
 		say("idle-timeout", driver.Note, "ALTER ROLE … SET idle_in_transaction_session_timeout = '30s'", "A program that is stopped in the middle of a transaction keeps what it has locked for ever.")

@@ -119,7 +119,7 @@ func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (ans
 	sql, args := takeArgs(q, looks)
 	for tries := 3; ; tries-- {
 		err = s.row(ctx, sql, args, &answer)
-		// Only locks that others take by hand can be in the way, and nothing was done.
+		// Only row locks that a person takes by hand can be in the way, and nothing was done.
 		if err == nil || tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
 			return answer, err
 		}
@@ -169,7 +169,7 @@ func takenAt(q *rate.Request) int64 { return min(q.At, 1<<60) }
 // single reports whether the shorter function will do.
 func single(q *rate.Request) bool { return len(q.Takes) == 1 && q.ID == "" }
 
-// brief reports whether states are so short that others do not wait long for a
+// brief reports whether states are so short that other requests do not wait long for a
 // decision.
 func brief(a rate.Algorithm) bool {
 	w, ok := a.(*rate.Window)

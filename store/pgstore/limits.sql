@@ -263,7 +263,7 @@ BEGIN
 				ok := 1; wait_ := 0; taken := now_;
 			END IF;
 		END IF;
-		-- If one limit refuses after others have allowed, these are asked again for
+		-- If one limit refuses after other limits have allowed, these are asked again for
 		-- what they keep if nothing is taken.
 		do_ := true;
 		changed := false;

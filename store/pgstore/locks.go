@@ -42,7 +42,7 @@ const (
 )
 
 // Acquire implements driver.Locks, in one round trip; in two if it finds only then that
-// others want the key, too.
+// other claims want the key, too.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err

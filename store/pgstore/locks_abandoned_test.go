@@ -44,7 +44,7 @@ func firstThrough(t *testing.T, change func(*pgxpool.Config), opts ...option) *b
 	pool := newPool(t, url, change, func(c *pgxpool.Config) {
 		c.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if addr == b.proxy.Addr {
-				return nil, errors.New("nobody cancels what is held up on the way")
+				return nil, errors.New("no request that is delayed on the way can be cancelled")
 			}
 			if dialed.Add(1) > 1 {
 				return (&net.Dialer{}).DialContext(ctx, network, addr)

@@ -14,7 +14,7 @@ import (
 const turnSQL = `SELECT baton_turn_1($1::bytea, $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
 // turn serves o together with what else this process wants of a contended key. One
-// statement for the key is under way at a time: alone, each would wait for the others
+// statement for the key is under way at a time: alone, each would wait for the other ones
 // on the key's row. What comes meanwhile goes with the next: mostly the release of the
 // claim that was just granted and the new position of the caller that released. It is
 // not a batch.Batcher because an operation that is taken too late withdraws and goes

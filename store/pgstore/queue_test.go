@@ -149,13 +149,13 @@ func TestTurnLeavesAlone(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
-	nobody := []*operation{placing(writer("new")), {claim: with(writer("new"), driver.Grant{Ticket: 1})}}
-	sendTurn(t, s, "new", nobody...)
-	mustServe(t, false, nobody...)
+	unserved := []*operation{placing(writer("new")), {claim: with(writer("new"), driver.Grant{Ticket: 1})}}
+	sendTurn(t, s, "new", unserved...)
+	mustServe(t, false, unserved...)
 	last := hold(t, s, writer("new"))
 	release(t, s, last)
-	sendTurn(t, s, "new", nobody...)
-	mustServe(t, false, nobody...)
+	sendTurn(t, s, "new", unserved...)
+	mustServe(t, false, unserved...)
 
 	mine := hold(t, s, writer("k"))
 	repeated := placing(driver.Request{Claim: mine, TTL: time.Minute})

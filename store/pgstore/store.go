@@ -121,7 +121,7 @@ func defaults() options {
 // One more connection, which the store takes out of the pool, listens.
 //
 // All connections have to lead to the same tables. The store asks each once, unless a
-// pooler is in between; it closes one that leads to others, and the request fails with
+// pooler is in between; it closes one that leads to other tables, and the request fails with
 // a *SearchPathError that wraps driver.ErrUnavailable. A program that changes
 // search_path on a connection has to change it back.
 //

@@ -33,7 +33,7 @@ const (
 // error (40001), as other rows do.
 //
 // To roll back to a savepoint that is older than the call undoes it, and so does a
-// nested pgx.Tx that is rolled back: then others are granted the lock while the
+// nested pgx.Tx that is rolled back: then other claims are granted the lock while the
 // transaction goes on. Call InTx outside of savepoints, or again.
 func (s *Store) InTx(ctx context.Context, tx pgx.Tx, lease driver.Leased) error {
 	return inTx(lease, func(query string, args ...any) error {

@@ -195,7 +195,7 @@ func (s *Store) serveTurn() {
 		return
 	}
 	batch := s.take()
-	if len(batch) == 0 { // all gave up while others wrote
+	if len(batch) == 0 { // all callers gave up while other processes wrote
 		s.rollback()
 		return
 	}
@@ -233,7 +233,7 @@ func (s *Store) alone() (o *op, err error) {
 }
 
 // transact runs the batch in the transaction that was begun and commits it. A
-// request that fails would undo the others: then each gets a transaction of
+// request that fails would undo the other ones: then each gets a transaction of
 // its own.
 func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	errs = make([]error, len(batch))

@@ -3,7 +3,7 @@ package sqlitestore
 import "os"
 
 // A turnstile lets one process after the other write. SQLite by itself makes writers
-// poll with growing pauses, which is slow and lets some starve the others. Here they
+// poll with growing pauses, which is slow and lets some processes starve other ones. Here they
 // sleep in the kernel.
 //
 // There are two locks, because a process that leaves a single one can take it again

@@ -24,7 +24,7 @@
 //     processes apart. Neither can virtual machines or containers under
 //     another kernel share a file.
 //   - A process that is stopped (SIGSTOP) within the fraction of a
-//     millisecond that it writes holds up all others until it goes on.
+//     millisecond that it writes holds up all other processes until it goes on.
 //   - Closing any descriptor of the file that the program opened by itself,
 //     to read or to copy it, drops the locks of this process that keep the
 //     log from being removed under it. The store asks the SQLite library for

@@ -22,7 +22,7 @@ const (
 
 // surroundings are what the system says about where the file is.
 type surroundings struct {
-	fs    string        // "tmpfs", "overlay", or "" for others
+	fs    string        // "tmpfs", "overlay", or "" for any other
 	free  int64         // bytes that may still be written; -1 if not known
 	links int           // names of the file; 0 if not known
 	slept time.Duration // how long the machine has been suspended since it was booted

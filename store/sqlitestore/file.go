@@ -223,7 +223,7 @@ func (r readOnly) Connect(ctx context.Context) (conn sqldriver.Conn, err error) 
 	return conn, err
 }
 
-// persist repeats f while others keep the file busy and the opening is not given up.
+// persist repeats f while other processes keep the file busy and the opening is not given up.
 func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, error) {
 	for {
 		v, err := f()

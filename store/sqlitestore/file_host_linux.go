@@ -129,9 +129,9 @@ func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 }
 
 // asOwner calls f, where root works in another user's directory, with the rights of the
-// database's owner and no others: nothing that is put there, at whatever moment, makes
+// database's owner and of no other user: nothing that is put there, at whatever moment, makes
 // root do what that owner could not. Root keeps only the right to go through
-// directories: the owner may be in a container whose root others cannot enter. f must
+// directories: the owner may be in a container whose root other users cannot enter. f must
 // do all of its work on the goroutine that calls it.
 func (s *Store) asOwner(f func() error) error {
 	if !s.foreign {

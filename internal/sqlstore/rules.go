@@ -20,9 +20,9 @@ func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, fai
 	return g, refused, a.end()
 }
 
-// An attempt is a request, and the turn of its key after the walk.
+// An attempt is a request, and what its transaction knows of the key after the walk.
 type attempt struct {
-	*turn
+	*keyTx
 	r     driver.Request
 	ttl   int64
 	mine  bool  // it is the row's own holder
@@ -36,7 +36,7 @@ func arrive(tx Tx, r driver.Request, fx *Effects) (*attempt, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attempt{turn: t, r: r, ttl: micros(r.TTL)}
+	a := &attempt{keyTx: t, r: r, ttl: micros(r.TTL)}
 	if t.row.ID == r.ID && t.row.HeldAt(t.now) {
 		a.mine = true
 		t.row.Ends = t.now + a.ttl
@@ -140,7 +140,7 @@ func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []dri
 }
 
 // enter grants a request that has no claim yet, or queues it, or refuses it.
-func (t *turn) enter(r driver.Request, ttl int64) (g driver.Grant, refused, failed error) {
+func (t *keyTx) enter(r driver.Request, ttl int64) (g driver.Grant, refused, failed error) {
 	fits := t.fits(r.Weight, r.Capacity)
 	switch {
 	case t.used > 0 && t.used < driver.Whole && !r.Exclusive() && t.capacity != r.Capacity:
@@ -181,7 +181,7 @@ func (t *turn) enter(r driver.Request, ttl int64) (g driver.Grant, refused, fail
 	return t.waiting(c.Seq), nil, t.tx.InsertClaim(t.key, c)
 }
 
-func (t *turn) newClaim(r driver.Request, ttl int64) Claim {
+func (t *keyTx) newClaim(r driver.Request, ttl int64) Claim {
 	t.claims = true
 	return Claim{
 		Seq: t.ticket(), ID: r.ID, Owner: r.Owner,
@@ -190,7 +190,7 @@ func (t *turn) newClaim(r driver.Request, ttl int64) Claim {
 }
 
 // position answers for a position after the walk.
-func (t *turn) position(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
+func (t *keyTx) position(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
 	c, isHeld, err := t.takeGrant(seq, ttl)
 	if err != nil {
 		return g, false, err

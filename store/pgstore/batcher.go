@@ -38,7 +38,7 @@ type batcher struct {
 	mu      sync.Mutex
 	calls   int               // under way, alone or merged
 	waiting queue             // only while calls are at their limit
-	turns   map[string]*queue // of keys that a statement is under way for; see turn
+	keys    map[string]*queue // of keys that a statement is under way for; see shareKey
 	closed  bool
 	ctx     context.Context // of all merged statements
 	cancel  context.CancelFunc
@@ -47,8 +47,8 @@ type batcher struct {
 	hot contended.Keys
 }
 
-// maxCombined bounds how long a statement delays the operations that wait.
-const maxCombined = 64
+// maxMerged bounds how long a statement delays the operations that wait.
+const maxMerged = 64
 
 // operation is an acquire, a release or a decision that may be merged with others.
 type operation struct {
@@ -78,7 +78,7 @@ func (q *queue) add(o *operation) {
 
 // take makes a batch of the operations that wait longest.
 func (q *queue) take(cancel context.CancelFunc) *batch {
-	n := min(len(q.all), maxCombined)
+	n := min(len(q.all), maxMerged)
 	b := &batch{all: slices.Clone(q.all[:n]), cancel: cancel}
 	q.all = slices.Delete(q.all, 0, n)
 	for _, o := range b.all {
@@ -100,7 +100,7 @@ type batch struct {
 
 func (c *batcher) init(s *Store, send func(context.Context, *pgxpool.Conn, []*operation) error) {
 	c.store, c.limit, c.send = s, int(s.pool.Config().MaxConns), send
-	c.turns = make(map[string]*queue)
+	c.keys = make(map[string]*queue)
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 }
 
@@ -108,7 +108,7 @@ func (c *batcher) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.refuse(&c.waiting)
-	for _, q := range c.turns {
+	for _, q := range c.keys {
 		c.refuse(q)
 	}
 	c.mu.Unlock()
@@ -130,7 +130,7 @@ func (c *batcher) do(ctx context.Context, o *operation, alone func() error) erro
 	case ctx.Err() != nil:
 		return alone()
 	case c.hot.Has(o.claim.Key):
-		return c.turn(ctx, o, alone)
+		return c.shareKey(ctx, o, alone)
 	}
 	return c.share(ctx, o, alone)
 }

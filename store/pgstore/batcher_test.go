@@ -33,7 +33,7 @@ func send(t *testing.T, s *Store, all ...*operation) {
 
 // One statement serves the operations that no other claim is in the way of, waits for
 // no row, and leaves the others as they were.
-func TestCombined(t *testing.T) {
+func TestMerged(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -92,7 +92,7 @@ func TestCombined(t *testing.T) {
 }
 
 // On one connection everything but the first is merged, whatever the mix.
-func TestCombinedTraffic(t *testing.T) {
+func TestMergedTraffic(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
@@ -178,7 +178,7 @@ func oneConnection(t *testing.T) (s, plain *Store, proxy *faultproxy.Proxy) {
 }
 
 // A caller that gives up before anything was sent has nothing to clean up.
-func TestCombinedCallerLeavesTheQueue(t *testing.T) {
+func TestMergedCallerLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -199,7 +199,7 @@ func TestCombinedCallerLeavesTheQueue(t *testing.T) {
 }
 
 // The answer to all of them is lost after its effect: asking again finds it.
-func TestCombinedAnswerCut(t *testing.T) {
+func TestMergedAnswerCut(t *testing.T) {
 	t.Parallel()
 	s, plain, proxy := oneConnection(t)
 	all, errs, free := inLine(t, s, plain, t.Context(), 3)
@@ -221,7 +221,7 @@ func TestCombinedAnswerCut(t *testing.T) {
 
 // The server falls silent when all was sent: each caller gives up when its context
 // ends, not knowing, and the connection is given up with the last.
-func TestCombinedSilence(t *testing.T) {
+func TestMergedSilence(t *testing.T) {
 	t.Parallel()
 	s, plain, proxy := oneConnection(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -247,7 +247,7 @@ func TestCombinedSilence(t *testing.T) {
 }
 
 // Close refuses the operations that wait.
-func TestCombinedClose(t *testing.T) {
+func TestMergedClose(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	_, errs, free := inLine(t, s, plain, t.Context(), 3)

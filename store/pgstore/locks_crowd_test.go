@@ -42,7 +42,7 @@ func TestNoDeadlockSurfaces(t *testing.T) {
 			server, url := database(t)
 			var stores []*Store
 			for i := range 4 {
-				conns := []int32{1, 2, 16, 16}[i] // with few, requests are combined
+				conns := []int32{1, 2, 16, 16}[i] // with few, requests are merged
 				stores = append(stores, openOn(t, newPool(t, url, func(c *pgxpool.Config) {
 					if c.MaxConns = conns; i%2 == 1 {
 						likeOpen(c)

@@ -376,10 +376,10 @@ func doEverything(t *testing.T, s, other *Store) {
 		}
 		return s.batcher.sendLocks(ctx, conn, all)
 	})
-	held, place := hold(t, s, writer(name+"turn")), join(t, s, writer(name+"turn"))
+	held, position := hold(t, s, writer(name+"key")), join(t, s, writer(name+"key"))
 	onConn(t, s, func(conn *pgxpool.Conn) error {
-		return s.batcher.sendTurn(ctx, conn, held.Key, []*operation{
-			{claim: held}, {claim: place}, {claim: unknown(place)}, {claim: writer(held.Key).Claim, ttl: time.Minute, queue: true},
+		return s.batcher.sendKey(ctx, conn, held.Key, []*operation{
+			{claim: held}, {claim: position}, {claim: unknown(position)}, {claim: writer(held.Key).Claim, ttl: time.Minute, queue: true},
 		})
 	})
 

@@ -11,15 +11,15 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-const turnSQL = `SELECT baton_turn_1($1::bytea, $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text)`
+const keySQL = `SELECT baton_key_1($1::bytea, $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// turn serves o together with what else this process wants of a contended key. One
+// shareKey serves o together with what else this process wants of a contended key. One
 // statement for the key is under way at a time: alone, each would wait for the other ones
 // on the key's row. What comes meanwhile goes with the next: mostly the release of the
 // claim that was just granted and the new position of the caller that released. It is
 // not a batch.Batcher because an operation that is taken too late withdraws and goes
 // alone, and for the second reason of batcher.
-func (c *batcher) turn(ctx context.Context, o *operation, alone func() error) error {
+func (c *batcher) shareKey(ctx context.Context, o *operation, alone func() error) error {
 	if o.ttl > 0 && !o.queue || o.ttl == 0 && o.claim.Ticket == 0 {
 		return alone()
 	}
@@ -29,11 +29,11 @@ func (c *batcher) turn(ctx context.Context, o *operation, alone func() error) er
 		c.mu.Unlock()
 		return alone()
 	}
-	q := c.turns[key]
+	q := c.keys[key]
 	if q == nil {
 		q = new(queue)
-		c.turns[key] = q
-		c.running.Go(func() { c.serveTurns(key, q) })
+		c.keys[key] = q
+		c.running.Go(func() { c.serveKey(key, q) })
 	}
 	q.add(o)
 	c.mu.Unlock()
@@ -69,8 +69,8 @@ func (c *batcher) withdraw(o *operation) bool {
 	return len(o.in.all) < n
 }
 
-// serveTurns sends what waits for a key until nothing does.
-func (c *batcher) serveTurns(key string, q *queue) {
+// serveKey sends what waits for a key until nothing does.
+func (c *batcher) serveKey(key string, q *queue) {
 	for {
 		// Callers that the last answer has woken mostly come now.
 		for range 3 {
@@ -78,19 +78,19 @@ func (c *batcher) serveTurns(key string, q *queue) {
 		}
 		c.mu.Lock()
 		if len(q.all) == 0 {
-			delete(c.turns, key)
+			delete(c.keys, key)
 			c.mu.Unlock()
 			return
 		}
 		c.mu.Unlock()
 		c.serve(q, func(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
-			return c.sendTurn(ctx, conn, key, all)
+			return c.sendKey(ctx, conn, key, all)
 		})
 	}
 }
 
-// sendTurn sends the operations on one key in one statement and notes which it served.
-func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
+// sendKey sends the operations on one key in one statement and notes which it served.
+func (c *batcher) sendKey(ctx context.Context, conn *pgxpool.Conn, key string, all []*operation) error {
 	var ends, queued []*operation
 	endIDs, tickets := make([]string, 0, len(all)), make([]int64, 0, len(all))
 	ids, owners, ttls := make([]string, 0, len(all)), make([]string, 0, len(all)), make([]int64, 0, len(all))
@@ -104,7 +104,7 @@ func (c *batcher) sendTurn(ctx context.Context, conn *pgxpool.Conn, key string, 
 		ids, owners, ttls = append(ids, o.claim.ID), append(owners, o.claim.Owner), append(ttls, o.ttl.Microseconds())
 	}
 	var text string
-	err := c.store.askWith(ctx, conn, turnSQL, []any{[]byte(key), endIDs, tickets, ids, owners, ttls, c.store.hints.node}, oneRow(&text))
+	err := c.store.askWith(ctx, conn, keySQL, []any{[]byte(key), endIDs, tickets, ids, owners, ttls, c.store.hints.node}, oneRow(&text))
 	if err != nil || text == "" {
 		return err
 	}

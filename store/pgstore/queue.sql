@@ -1,11 +1,11 @@
--- baton_turn_1 releases claims on one key, whose tickets are known, and queues new
+-- baton_key_1 releases claims on one key, whose tickets are known, and queues new
 -- exclusive claims behind the rest, in one commit. The answer is text: whether the key
 -- has claims still, the first ticket drawn, that of the first waiter, and when it
 -- should ask again; a line with the numbers of the claims that were released; and lines
 -- with the claims that were granted. It is empty, and nothing was done, if the key is
 -- free or one of the new claims holds it. A claim that is not in the answer needs a
 -- call of its own.
-CREATE OR REPLACE FUNCTION baton_turn_1(
+CREATE OR REPLACE FUNCTION baton_key_1(
 	_k bytea, _end_ids text[], _end_tickets bigint[], _ids text[], _owners text[], _ttls bigint[], _node text
 ) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column

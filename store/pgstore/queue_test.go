@@ -22,13 +22,13 @@ func placing(r driver.Request) *operation {
 	return &operation{claim: r.Claim, ttl: r.TTL, queue: true}
 }
 
-func sendTurn(t *testing.T, s *Store, key string, all ...*operation) {
+func sendKey(t *testing.T, s *Store, key string, all ...*operation) {
 	t.Helper()
 	conn, err := s.pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.batcher.sendTurn(t.Context(), conn, key, all); err != nil {
+	if err := s.batcher.sendKey(t.Context(), conn, key, all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -54,7 +54,7 @@ func placed(t *testing.T, o *operation) driver.Claim {
 
 // One statement ends a holder, whichever way it was granted, takes other claims out of
 // the queue, gives new ones a position behind it and grants the next.
-func TestTurn(t *testing.T) {
+func TestKeyBatch(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -68,7 +68,7 @@ func TestTurn(t *testing.T) {
 	wrong := second
 	wrong.ID = driver.NewID()
 	strangers := []*operation{{claim: wrong}, {claim: with(writer("k"), driver.Grant{Ticket: 1})}}
-	sendTurn(t, s, "k", append([]*operation{a, {claim: leaves}, b, {claim: first}}, strangers...)...)
+	sendKey(t, s, "k", append([]*operation{a, {claim: leaves}, b, {claim: first}}, strangers...)...)
 	stay(t, s)
 	mustServe(t, false, strangers...)
 	mustBe(t, s, first, driver.Lost)
@@ -91,10 +91,10 @@ func TestTurn(t *testing.T) {
 		stay(t, s)
 		mustBe(t, s, c, driver.Held)
 		end := &operation{claim: c}
-		sendTurn(t, s, "k", end)
+		sendKey(t, s, "k", end)
 		mustServe(t, true, end)
 		again := &operation{claim: c}
-		sendTurn(t, s, "k", again)
+		sendKey(t, s, "k", again)
 		mustServe(t, false, again)
 	}
 	if s.batcher.hot.Has("k") {
@@ -103,13 +103,13 @@ func TestTurn(t *testing.T) {
 }
 
 // A claim that finds no other in the way holds at once, for the whole time asked for.
-func TestTurnGrantsAtOnce(t *testing.T) {
+func TestKeyBatchGrantsAtOnce(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
 	last := hold(t, s, writer("k"))
 	a, b := placing(writer("k")), placing(writer("k"))
-	sendTurn(t, s, "k", a, &operation{claim: last}, b)
+	sendKey(t, s, "k", a, &operation{claim: last}, b)
 	if g := a.grant; !a.served || g.Waiting || g.Token <= last.Ticket || g.Token != g.Ticket || g.TTL != time.Minute {
 		t.Errorf("the first: served is %v, %+v", a.served, g)
 	}
@@ -126,7 +126,7 @@ func TestTurnGrantsAtOnce(t *testing.T) {
 }
 
 // A new first waiter is told when the holder's end is near.
-func TestTurnTellsWhenToAskAgain(t *testing.T) {
+func TestKeyBatchTellsWhenToAskAgain(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -134,7 +134,7 @@ func TestTurnTellsWhenToAskAgain(t *testing.T) {
 	short.TTL = 300 * time.Millisecond
 	hold(t, s, short)
 	a, b := placing(writer("k")), placing(writer("k"))
-	sendTurn(t, s, "k", a, b)
+	sendKey(t, s, "k", a, b)
 	// On a slow machine the holder is dead by now.
 	if g := a.grant; g.Waiting && (g.Again <= 0 || g.Again > driver.RefreshEvery) {
 		t.Errorf("the first waiter: %+v", g)
@@ -145,21 +145,21 @@ func TestTurnTellsWhenToAskAgain(t *testing.T) {
 }
 
 // What cannot be answered in the same statement is left as it was.
-func TestTurnLeavesAlone(t *testing.T) {
+func TestKeyBatchLeavesAlone(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
 	unserved := []*operation{placing(writer("new")), {claim: with(writer("new"), driver.Grant{Ticket: 1})}}
-	sendTurn(t, s, "new", unserved...)
+	sendKey(t, s, "new", unserved...)
 	mustServe(t, false, unserved...)
 	last := hold(t, s, writer("new"))
 	release(t, s, last)
-	sendTurn(t, s, "new", unserved...)
+	sendKey(t, s, "new", unserved...)
 	mustServe(t, false, unserved...)
 
 	mine := hold(t, s, writer("k"))
 	repeated := placing(driver.Request{Claim: mine, TTL: time.Minute})
-	sendTurn(t, s, "k", repeated, placing(writer("k")))
+	sendKey(t, s, "k", repeated, placing(writer("k")))
 	mustServe(t, false, repeated)
 	if info, err := s.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 0 {
 		t.Errorf("%+v, %v, want no waiter", info, err)
@@ -172,16 +172,16 @@ func TestTurnLeavesAlone(t *testing.T) {
 	two.ID = driver.NewID()
 	other := hold(t, s, two)
 	w := placing(writer("r"))
-	sendTurn(t, s, "r", w, &operation{claim: one})
+	sendKey(t, s, "r", w, &operation{claim: one})
 	waiter := placed(t, w)
 	stay(t, s)
-	sendTurn(t, s, "r", &operation{claim: other})
+	sendKey(t, s, "r", &operation{claim: other})
 	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
 }
 
 // A transaction that depends on the lease comes to its end first.
-func TestTurnRespectsInTx(t *testing.T) {
+func TestKeyBatchRespectsInTx(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -198,7 +198,7 @@ func TestTurnRespectsInTx(t *testing.T) {
 			t.Fatal(err)
 		}
 		w, end := placing(writer(c.Key)), &operation{claim: c}
-		sendTurn(t, s, c.Key, w, end)
+		sendKey(t, s, c.Key, w, end)
 		mustServe(t, true, end)
 		waiter := placed(t, w)
 		exec(t, s, `UPDATE baton_claim SET ends = ends + interval '1 hour' WHERE seq = $1`, waiter.Ticket)
@@ -211,7 +211,7 @@ func TestTurnRespectsInTx(t *testing.T) {
 }
 
 // A renewal that has its row locked delays the release and does not spoil it.
-func TestTurnWaitsForARenewal(t *testing.T) {
+func TestKeyBatchWaitsForARenewal(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -228,7 +228,7 @@ func TestTurnWaitsForARenewal(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sendTurn(t, s, "k", end)
+		sendKey(t, s, "k", end)
 	}()
 	awaitBlocked(t, s, 1)
 	if err := tx.Commit(t.Context()); err != nil {
@@ -241,7 +241,7 @@ func TestTurnWaitsForARenewal(t *testing.T) {
 
 // Many goroutines of two processes at one key: no two hold at once, tokens rise, and
 // what each process sends at the same moment goes in one statement.
-func TestTurnTraffic(t *testing.T) {
+func TestKeyBatchTraffic(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
 	_, url := database(t)
@@ -306,13 +306,13 @@ func stalled(t *testing.T, s *Store, key string) *queue {
 	q := new(queue)
 	s.batcher.mu.Lock()
 	defer s.batcher.mu.Unlock()
-	s.batcher.turns[key] = q
+	s.batcher.keys[key] = q
 	return q
 }
 
 // An operation that was not sent for a while goes alone: the connection of the
 // statement before may be dead.
-func TestTurnIsNotWaitedForLong(t *testing.T) {
+func TestKeyBatchIsNotWaitedForLong(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -329,7 +329,7 @@ func TestTurnIsNotWaitedForLong(t *testing.T) {
 }
 
 // A caller that gives up before anything was sent has nothing to clean up.
-func TestTurnCallerLeavesTheQueue(t *testing.T) {
+func TestKeyBatchCallerLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -358,7 +358,7 @@ func TestTurnCallerLeavesTheQueue(t *testing.T) {
 }
 
 // Close refuses the operations that wait.
-func TestTurnClose(t *testing.T) {
+func TestKeyBatchClose(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -382,7 +382,7 @@ func TestTurnClose(t *testing.T) {
 
 // The answer to all of them is lost after its effect: the callers do not know, and
 // asking again finds it.
-func TestTurnAnswerCut(t *testing.T) {
+func TestKeyBatchAnswerCut(t *testing.T) {
 	t.Parallel()
 	server, url := database(t)
 	proxy := faultproxy.New(t, server.Addr)

@@ -51,7 +51,7 @@ func TestAnswerCutAfterTheEffect(t *testing.T) {
 	w.Retry = true
 	join(t, s, w)
 	if info, err := plain.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 1 {
-		t.Errorf("%+v, %v, want one place", info, err)
+		t.Errorf("%+v, %v, want one position", info, err)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestDeafWaiterIsServed(t *testing.T) {
 				return // it was told to look again, and did
 			}
 		case <-deadline:
-			t.Fatal("the waiter never heard of its turn")
+			t.Fatal("the waiter never heard of its grant")
 		}
 	}
 }

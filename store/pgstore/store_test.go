@@ -188,7 +188,7 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		return commit(manySQL, [][]byte{[]byte(end)}, []string{"many-" + end}, [][]byte{[]byte(grant)}, []string{"many-" + grant},
 			[]string{""}, []int64{time.Minute.Microseconds()}, "")
 	}
-	turn := func(ends []driver.Request, queued ...driver.Request) string {
+	onKey := func(ends []driver.Request, queued ...driver.Request) string {
 		t.Helper()
 		endIDs, tickets, ids, owners, ttls := []string{}, []int64{}, []string{}, []string{}, []int64{}
 		for _, r := range ends {
@@ -202,7 +202,7 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		for _, r := range queued {
 			ids, owners, ttls = append(ids, r.ID), append(owners, r.Owner), append(ttls, r.TTL.Microseconds())
 		}
-		return commit(turnSQL, []byte("k"), endIDs, tickets, ids, owners, ttls, "")
+		return commit(keySQL, []byte("k"), endIDs, tickets, ids, owners, ttls, "")
 	}
 	direct := func(r driver.Request) string {
 		return commit(directAcquireSQL, []byte(r.Key), r.ID, r.Owner, "", r.TTL.Microseconds())
@@ -228,10 +228,10 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 	}
 	c, d, e, f, g, h := writer("k"), writer("k"), writer("k"), writer("d"), writer("g"), writer("h")
 	for i, step := range []struct{ what, got, want string }{
-		{"a combined grant of a new key", many("m", "-"), "on"},
-		{"a combined release and a grant", many("n", "m"), "on"},
-		{"a combined release and a refusal", many("n", "n2"), "off"},
-		{"a combined grant of a known key", many("m", "-"), "on"},
+		{"a merged grant of a new key", many("m", "-"), "on"},
+		{"a merged release and a grant", many("n", "m"), "on"},
+		{"a merged release and a refusal", many("n", "n2"), "off"},
+		{"a merged grant of a known key", many("m", "-"), "on"},
 		{"a grant", acquire(a), "on"},
 		{"a refusal", acquire(writer("k")), "off"},
 		{"a position", acquire(b), "off"},
@@ -243,11 +243,11 @@ func TestOnlyGrantsAndRenewalsWaitForTheDisk(t *testing.T) {
 		{"a reader's grant", acquire(reader), "on"},
 		{"a reader's release", end(reader), "off"},
 		{"another grant", acquire(c), "on"},
-		{"a position", turn(nil, d), "off"},
-		{"a hand-over and a position", turn([]driver.Request{c}, b), "on"},
-		{"the end of a position", turn([]driver.Request{b}), "off"},
-		{"a grant at once", turn([]driver.Request{d}, e), "on"},
-		{"the end of the last", turn([]driver.Request{e}), "off"},
+		{"a position", onKey(nil, d), "off"},
+		{"a hand-over and a position", onKey([]driver.Request{c}, b), "on"},
+		{"the end of a position", onKey([]driver.Request{b}), "off"},
+		{"a grant at once", onKey([]driver.Request{d}, e), "on"},
+		{"the end of the last", onKey([]driver.Request{e}), "off"},
 		{"a direct grant of a new key", direct(f), "on"},
 		{"a direct refusal", direct(writer("d")), "off"},
 		{"a direct release", commit(directReleaseSQL, []byte("d"), f.ID), "off"},

@@ -10,8 +10,8 @@ import (
 // before the first waiter of nearly every key.
 const page = 16
 
-// A turn is what one transaction does with one key, whose row it has locked.
-type turn struct {
+// A keyTx is what one transaction does with one key, whose row it has locked.
+type keyTx struct {
 	tx  Tx
 	fx  *Effects
 	key string
@@ -36,27 +36,27 @@ type holder struct {
 	since, ends int64
 }
 
-func begin(tx Tx, key string, fx *Effects) (*turn, error) {
+func begin(tx Tx, key string, fx *Effects) (*keyTx, error) {
 	row, found, err := tx.LockKey(key)
 	if err != nil {
 		return nil, err
 	}
-	return &turn{tx: tx, fx: fx, key: key, now: tx.Now(), row: row, saved: row, found: found}, nil
+	return &keyTx{tx: tx, fx: fx, key: key, now: tx.Now(), row: row, saved: row, found: found}, nil
 }
 
 // ticket draws the next ticket.
-func (t *turn) ticket() int64 {
+func (t *keyTx) ticket() int64 {
 	t.row.Last = max(t.row.Last+1, t.tx.Seed(), 1)
 	return t.row.Last
 }
 
 // clear removes the row's own holder.
-func (t *turn) clear() {
+func (t *keyTx) clear() {
 	t.row.ID, t.row.Owner, t.row.Node, t.row.Weight, t.row.Ends = "", "", "", driver.Whole, t.now
 }
 
 // claim finds the claim with the id, by its ticket if it is there.
-func (t *turn) claim(id string, ticket int64) (own Claim, found bool, err error) {
+func (t *keyTx) claim(id string, ticket int64) (own Claim, found bool, err error) {
 	if !t.row.Busy {
 		return Claim{}, false, nil
 	}
@@ -74,7 +74,7 @@ func (t *turn) claim(id string, ticket int64) (own Claim, found bool, err error)
 
 // walk goes through the claims from the head: removes the dead, adds up the
 // holders, grants what fits, stops at the first waiter that does not.
-func (t *turn) walk() error {
+func (t *keyTx) walk() error {
 	if t.row.ID != "" && t.row.Ends <= t.now {
 		t.clear() // the row is locked, so no renewal can extend it
 	}
@@ -118,7 +118,7 @@ func (t *turn) walk() error {
 	}
 }
 
-func (t *turn) hold(weight, capacity int64, h holder) {
+func (t *keyTx) hold(weight, capacity int64, h holder) {
 	if t.used == 0 {
 		t.first, t.soonest = h, h.ends
 	}
@@ -129,12 +129,12 @@ func (t *turn) hold(weight, capacity int64, h holder) {
 
 // fits reports whether there is no holder, or all holders have this capacity and leave
 // enough of it.
-func (t *turn) fits(weight, capacity int64) bool {
+func (t *keyTx) fits(weight, capacity int64) bool {
 	return t.used == 0 || t.capacity == capacity && t.used+weight <= capacity
 }
 
 // grant makes a waiter a holder, in place.
-func (t *turn) grant(c *Claim) error {
+func (t *keyTx) grant(c *Claim) error {
 	c.Held, c.Since, c.Ends = true, t.now, t.now+ClaimTime(c.TTL)
 	if err := t.tx.UpdateClaim(t.key, *c); err != nil {
 		return err
@@ -148,7 +148,7 @@ func (t *turn) grant(c *Claim) error {
 
 // takeGrant takes a claim out of those that get a hint, because its caller gets an
 // answer, and extends it to its full time.
-func (t *turn) takeGrant(seq, ttl int64) (Claim, bool, error) {
+func (t *keyTx) takeGrant(seq, ttl int64) (Claim, bool, error) {
 	c, ok := t.granted[seq]
 	if !ok {
 		return Claim{}, false, nil
@@ -159,7 +159,7 @@ func (t *turn) takeGrant(seq, ttl int64) (Claim, bool, error) {
 }
 
 // end writes the key row back if it changed and hands out the hints.
-func (t *turn) end() error {
+func (t *keyTx) end() error {
 	t.row.Busy = t.claims || t.row.ID != "" && t.row.Weight != driver.Whole
 	if t.row != t.saved {
 		if err := t.tx.SaveKey(t.key, t.row, t.found); err != nil {
@@ -174,7 +174,7 @@ func (t *turn) end() error {
 
 // again says when a waiter should ask the next time, 0 if not earlier than usual: the
 // head has to notice a holder that died.
-func (t *turn) again(seq int64) time.Duration {
+func (t *keyTx) again(seq int64) time.Duration {
 	if t.head != seq {
 		return 0
 	}
@@ -185,7 +185,7 @@ func (t *turn) again(seq int64) time.Duration {
 	return max(left, time.Millisecond)
 }
 
-func (t *turn) waiting(seq int64) driver.Grant {
+func (t *keyTx) waiting(seq int64) driver.Grant {
 	return driver.Grant{Waiting: true, Ticket: seq, TTL: driver.WaiterTTL, Again: t.again(seq)}
 }
 
@@ -194,7 +194,7 @@ func held(token, ttl int64) driver.Grant {
 }
 
 // refusal describes the holder that is in the way.
-func (t *turn) refusal() (error, error) {
+func (t *keyTx) refusal() (error, error) {
 	n, err := t.tx.CountWaiting(t.key)
 	if err != nil {
 		return nil, err

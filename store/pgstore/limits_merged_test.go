@@ -56,7 +56,7 @@ func inLimitLine(t *testing.T, s *Store, n int) {
 
 // Decisions that wait are each answered as if they were alone, one after the other:
 // what one is refused does not matter to the next.
-func TestCombinedDecisions(t *testing.T) {
+func TestMergedDecisions(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	calendar := limits.Limit{Algorithm: limits.FixedWindow, N: 5, Windows: [4]int64{1, 2, 3, 4}}
@@ -121,7 +121,7 @@ func TestCombinedDecisions(t *testing.T) {
 
 // Several walks through time, of a key each, that are decided in batches: each
 // answer is what package rate says, and so is what is left.
-func TestCombinedDecisionsAsRate(t *testing.T) {
+func TestMergedDecisionsAsRate(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
@@ -171,7 +171,7 @@ func TestCombinedDecisionsAsRate(t *testing.T) {
 }
 
 // One request that the server cannot serve fails alone.
-func TestCombinedDecisionFails(t *testing.T) {
+func TestMergedDecisionFails(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	exec(t, plain, `CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''no''; END'`)
@@ -198,7 +198,7 @@ func TestCombinedDecisionFails(t *testing.T) {
 
 // The answer to all of them is lost after its effect: the callers of that statement do
 // not know, and what they took was taken once.
-func TestCombinedDecisionsCut(t *testing.T) {
+func TestMergedDecisionsCut(t *testing.T) {
 	t.Parallel()
 	s, plain, proxy := oneConnection(t)
 	free := jamLimits(t, s, plain)
@@ -224,7 +224,7 @@ func TestCombinedDecisionsCut(t *testing.T) {
 
 // A caller that gives up while it waits has taken nothing; one that gives up when all
 // was sent does not know; and the others are served.
-func TestCombinedDecisionCallersLeave(t *testing.T) {
+func TestMergedDecisionCallersLeave(t *testing.T) {
 	t.Parallel()
 	s, plain, _ := oneConnection(t)
 	tx := begin(t, plain, pgx.ReadCommitted)
@@ -269,7 +269,7 @@ func TestCombinedDecisionCallersLeave(t *testing.T) {
 }
 
 // A single decision costs a transaction; those that wait share some.
-func TestCombinedDecisionsSpareCommits(t *testing.T) {
+func TestMergedDecisionsSpareCommits(t *testing.T) {
 	t.Parallel()
 	server := testserver.Postgres(t) // its own, because commits are counted
 	s := openOn(t, newPool(t, server.URL("postgres"), func(c *pgxpool.Config) { c.MaxConns = 1 }))
@@ -313,7 +313,7 @@ func TestCombinedDecisionsSpareCommits(t *testing.T) {
 
 // Decisions that take nothing find no row, and while they are made another request
 // makes one: it is not theirs to remove.
-func TestCombinedDecisionsLeaveARowThatIsNew(t *testing.T) {
+func TestMergedDecisionsLeaveARowThatIsNew(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s, other := openAt(t, url), openAt(t, url)

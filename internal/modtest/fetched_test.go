@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 var (
@@ -28,10 +30,11 @@ This is how a program gets the module: outside the workspace, with what its go.m
 requires. If it works in the workspace, then
   - the module uses what the version of Baton that it requires lacks: release Baton, then
     raise the requirement in its go.mod; or
-  - its go.mod or go.sum is not tidy: go test ./internal/modtest -run Tidy -tidy
+  - its go.mod or go.sum is not tidy: BATON_LONG=1 go test ./internal/modtest -run Tidy -tidy
 If a download failed: run it once with a network.`
 
 func TestModulesCanBeFetched(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	house := readHouse(t)
 	o := newOutside(t, house)
@@ -61,6 +64,7 @@ func TestModulesCanBeFetched(t *testing.T) {
 }
 
 func TestModulesAreTidy(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	house := readHouse(t)
 	o := newOutside(t, house)
@@ -88,7 +92,7 @@ func TestModulesAreTidy(t *testing.T) {
 						t.Error(err)
 					}
 				default:
-					t.Errorf("%s is not tidy: go test ./internal/modtest -run Tidy -tidy", filepath.Join(m.folder, name))
+					t.Errorf("%s is not tidy: BATON_LONG=1 go test ./internal/modtest -run Tidy -tidy", filepath.Join(m.folder, name))
 				}
 			}
 		})
@@ -130,6 +134,7 @@ func TestWorkspaceHasAllModules(t *testing.T) {
 
 // TestFetchCatches plants what works in a workspace and fails whoever fetches it.
 func TestFetchCatches(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const library, adapter = "planted.test/baton", "planted.test/baton/adapters/x"
 	adapterMod := "module " + adapter + "\n\ngo 1.26\n\nrequire " + library + " v0.1.0\n"

@@ -114,6 +114,10 @@ servers: ## Install the servers that the tests need (Debian, as root)
 release: ## Build what a release has into dist: the command for all platforms, .deb, checksums; RELEASE="-version v0.1.0"
 	go run ./internal/release $(RELEASE)
 
+.PHONY: api
+api: ## Show what the exported names have lost and gained since the last release, and which version that asks for
+	GOWORK=off go run golang.org/x/exp/cmd/gorelease@v0.0.0-20261113113407-e3970619a1a4
+
 .PHONY: site
 site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 	rm -rf .site/docs && mkdir -p .site && cp -R docs/site/. .site/ && cp -R docs .site/docs && rm -r .site/docs/site

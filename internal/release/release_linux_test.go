@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 var (
@@ -26,6 +28,7 @@ var (
 // TestReproducible builds two copies of the tree, in folders of different names and at
 // different times, and compares all bytes.
 func TestReproducible(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	first, second := copied(t), copied(t) // before somebody goes on with the tree
 	one, two := build(t, first), build(t, second)
@@ -253,6 +256,7 @@ func testEmptyRoot(t *testing.T, file string) {
 
 // TestCleanDebian installs the package on a Debian that was made for it.
 func TestCleanDebian(t *testing.T) {
+	testserver.Long(t)
 	if *clean == "" {
 		t.Skip("it downloads a Debian: go test ./internal/release -run Clean -clean MIRROR, with the address of one")
 	}

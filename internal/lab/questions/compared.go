@@ -48,7 +48,7 @@ var compared = []*lab.Question{
 		},
 		Proofs: []lab.Proof{
 			{File: "store/redisstore/traps_test.go", Line: `func TestUncontendedIsOneCommandEach(t *testing.T) {`},
-			{File: "store/zkstore/cost_test.go", Line: `t.Run("nobody else, a known key", func(t *testing.T) {`},
+			{File: "store/zkstore/locks_test.go", Line: `t.Run("nobody else, a known key", func(t *testing.T) {`},
 		},
 		Run: commandsPerLock,
 	},

@@ -68,7 +68,7 @@ var majority = []*lab.Question{
 			text("So the usual numbers are odd; Baton's Redlock refuses an even number of servers.", "所以通常用奇数个；Baton 的 Redlock 拒绝偶数个节点。"),
 		},
 		Needs:  []lab.Server{lab.Etcd},
-		Proofs: []lab.Proof{{File: "open/redlock_test.go", Line: `"redlock://h1,h2,h3,h4":                 "odd number",`}, {File: "store/etcdstore/faults_test.go", Line: `func TestMemberWithoutLeader(t *testing.T) {`}},
+		Proofs: []lab.Proof{{File: "open/redlock_test.go", Line: `"redlock://h1,h2,h3,h4":                 "odd number",`}, {File: "store/etcdstore/members_test.go", Line: `func TestMemberWithoutLeader(t *testing.T) {`}},
 		Run:    howManyMayFail,
 	},
 	{

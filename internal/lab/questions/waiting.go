@@ -24,7 +24,7 @@ var waiting = []*lab.Question{
 			text("Baton's waiters watch the one before them.", "Baton 的等待者只监听前一个节点。"),
 		},
 		Needs:  []lab.Server{lab.ZooKeeper},
-		Proofs: []lab.Proof{{File: "store/zkstore/cost_test.go", Line: `"eight processes that wait":   {9, 5},`}},
+		Proofs: []lab.Proof{{File: "store/zkstore/locks_test.go", Line: `"eight processes that wait":   {9, 5},`}},
 		Run:    herd,
 	},
 	{
@@ -89,7 +89,7 @@ var waiting = []*lab.Question{
 			text("A lease of Baton lasts for half of the session's time-out at most, from the last proof that the session lives.", "Baton 的租约从最后一次证明会话存活算起，最多是会话超时的一半。"),
 		},
 		Needs:  []lab.Server{lab.ZooKeeper},
-		Proofs: []lab.Proof{{File: "store/zkstore/faults_test.go", Line: `func TestSilentConnection(t *testing.T) {`}},
+		Proofs: []lab.Proof{{File: "store/zkstore/session_faults_test.go", Line: `func TestSilentConnection(t *testing.T) {`}},
 		Run:    zookeeperSession,
 	},
 	{
@@ -102,7 +102,7 @@ var waiting = []*lab.Question{
 			text("Baton's names do, in the way of Curator's protected nodes.", "Baton 的节点名就是这样，与 Curator 的 protected 节点相同。"),
 		},
 		Needs:  []lab.Server{lab.ZooKeeper},
-		Proofs: []lab.Proof{{File: "store/zkstore/faults_test.go", Line: `func TestLostAnswersLeaveNothing(t *testing.T) {`}},
+		Proofs: []lab.Proof{{File: "store/zkstore/locks_test.go", Line: `func TestLostAnswersLeaveNothing(t *testing.T) {`}},
 		Run:    lostCreate,
 	},
 	{

@@ -46,6 +46,7 @@ func TestContractSingle(t *testing.T) {
 // TestContractThree is for a cluster of three members, each handle connected
 // to all of them.
 func TestContractThree(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedEtcd(t)
 	t.Parallel()
 	cluster := testserver.SharedEtcdThree(t)

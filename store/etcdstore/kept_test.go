@@ -61,6 +61,7 @@ func TestRecordsSingle(t *testing.T) {
 }
 
 func TestRecordsThree(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedEtcd(t)
 	t.Parallel()
 	h := recordHarness(testserver.SharedEtcdThree(t).Addrs()...)

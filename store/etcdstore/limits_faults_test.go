@@ -227,6 +227,7 @@ func TestLimitClosed(t *testing.T) {
 // A cluster loses its leader under many calls: no caller pays twice, and nothing that
 // was allowed is forgotten.
 func TestLimitLeaderKilled(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	cluster := testserver.EtcdThree(t)
 	var all []*Store

@@ -62,6 +62,7 @@ func TestLimitsSingle(t *testing.T) {
 }
 
 func TestLimitsThree(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedEtcd(t)
 	t.Parallel()
 	h := limitHarness(testserver.SharedEtcdThree(t).Addrs()...)

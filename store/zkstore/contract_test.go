@@ -42,6 +42,7 @@ func TestContractSingle(t *testing.T) {
 }
 
 func TestContractEnsemble(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
 	ensemble := testserver.SharedZooKeeperEnsemble(t)

@@ -284,6 +284,7 @@ func (m *meeting) run() {
 }
 
 func TestCuratorMutex(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	m := meet(t)
 	for range 2 {
@@ -294,6 +295,7 @@ func TestCuratorMutex(t *testing.T) {
 }
 
 func TestCuratorReadWriteLock(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	m := meet(t)
 	m.ours("write", "100")
@@ -304,6 +306,7 @@ func TestCuratorReadWriteLock(t *testing.T) {
 }
 
 func TestKazooLock(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	m := meet(t)
 	for range 2 {
@@ -315,6 +318,7 @@ func TestKazooLock(t *testing.T) {
 
 // A process that is killed frees the lock with its session.
 func TestTheKilledFreeTheLock(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	sides := map[string]func(m *meeting) (holder, next *party){
 		"Curator's mutex": func(m *meeting) (*party, *party) { return m.curator("mutex", "hold"), m.ours("write", "2") },
@@ -351,6 +355,7 @@ func TestTheKilledFreeTheLock(t *testing.T) {
 
 // A LeaderSelector leads under a mutex of Curator's on its path.
 func TestCuratorLeaderSelector(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	m := meet(t)
 	m.ours("write", "100")
@@ -361,6 +366,7 @@ func TestCuratorLeaderSelector(t *testing.T) {
 // TestCuratorRecipesApart shows what docs/coming-from/curator.md warns of: Baton does not
 // see what these recipes have on the path of its lock.
 func TestCuratorRecipesApart(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	for _, kind := range []string{"semaphore", "latch"} {
 		t.Run(kind, func(t *testing.T) {

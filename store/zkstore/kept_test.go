@@ -85,6 +85,7 @@ func TestRecordsSingle(t *testing.T) {
 }
 
 func TestRecordsEnsemble(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedZooKeeper(t)
 	t.Parallel()
 	ensemble := testserver.SharedZooKeeperEnsemble(t)

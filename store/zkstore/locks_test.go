@@ -120,18 +120,19 @@ func TestCost(t *testing.T) {
 			}, c.requests, 2)
 		})
 	}
-	t.Run("a crowd that comes at once", func(t *testing.T) {
+	t.Run("many that come at once", func(t *testing.T) {
+		testserver.Long(t)
 		s := open(t, "/"+driver.NewID())
 		hold(t, s, writer("k"))
 		if g := acquire(t, s, writer("k")); !g.Waiting {
 			t.Fatalf("%+v, want a position", g)
 		}
-		const crowd = 32 * 50
+		const many = 32 * 50
 		got := counted(t, server, func() {
 			var joining sync.WaitGroup
 			for range 32 {
 				joining.Go(func() {
-					for range crowd / 32 {
+					for range many / 32 {
 						if g, err := s.Acquire(t.Context(), writer("k")); err != nil || !g.Waiting {
 							t.Errorf("%+v, %v, want a position", g, err)
 						}
@@ -141,8 +142,8 @@ func TestCost(t *testing.T) {
 			joining.Wait()
 		})
 		// One request creates, one watches, and hardly any waiter reads the queue.
-		if most := int64(2*crowd + crowd/10); got.Requests > most {
-			t.Errorf("%d positions took %d requests, want %d at most", crowd, got.Requests, most)
+		if most := int64(2*many + many/10); got.Requests > most {
+			t.Errorf("%d positions took %d requests, want %d at most", many, got.Requests, most)
 		}
 	})
 	t.Run("three hundred renewed", func(t *testing.T) {
@@ -317,6 +318,7 @@ func (in *inside) leave(r driver.Request) {
 
 // Many goroutines of two processes want few keys, in every mode, and some give up.
 func TestStorm(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
 	s := longWaiting(openOn(t, "", server.Addr))

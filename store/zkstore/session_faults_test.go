@@ -176,6 +176,7 @@ func TestPartitionedFollower(t *testing.T) {
 // The leader is killed: sessions and locks go on with the next one, tokens rise, and
 // the waiter is granted.
 func TestLeaderKilled(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	testserver.NeedZooKeeper(t)
 	e := testserver.ZooKeeperEnsemble(t, nil, "tickTime=500")

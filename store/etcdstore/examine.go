@@ -71,14 +71,14 @@ func (s *Store) examine(ctx context.Context, many int64) ([]driver.Finding, erro
 		}
 		return []driver.Finding{{
 			Name: "auth", Severity: driver.Note,
-			What: "the servers ask nobody for a password: whoever reaches them can take and break locks, and read their IDs",
+			What: "the servers ask for no password: any client that reaches them can take and break locks, and read their IDs",
 			Mend: "etcdctl user add root, then etcdctl auth enable, and a role that may read and write " + strconv.Quote(s.prefix) + " alone",
 		}}, nil
 	})
 	if c := s.server; c != nil && c.TLS == nil && !onlyHere(c.Endpoints) {
 		all = append(all, driver.Finding{
 			Name: "tls", Severity: driver.Note,
-			What: "the connections are not encrypted: whoever is on the way can read the password and take or break locks",
+			What: "the connections are not encrypted: an attacker on the network can read the password and take or break locks",
 			Mend: "give the servers certificates and write etcds://",
 		})
 	}

@@ -48,7 +48,7 @@ func TestCost(t *testing.T) {
 		}
 	}
 
-	t.Run("nobody else, a known key", func(t *testing.T) {
+	t.Run("no other claim, a known key", func(t *testing.T) {
 		s := open(t, "/"+driver.NewID())
 		r := writer("k")
 		hold(t, s, r)

@@ -164,6 +164,8 @@ func TestTrust(t *testing.T) {
 		{"another client", 151 + ttl, 2, 900, false},
 		{"answered again", 500, 1, 150 + ttl, false},
 		{"answered again, too late", 500, 1, 151 + ttl, true},
+		{"a stopped client", 160, 1, 900, false},
+		{"a stopped client trusts it when it goes on", 901, 1, 900, true},
 	} {
 		h := &history.History{
 			Holds: []history.Hold{hold(1, history.Exclusive, 1, 100, c.to)},

@@ -7,7 +7,8 @@ import (
 )
 
 // trust looks for leases that a client trusted for longer than TTL after its requests
-// were no longer answered. The last answer was to a request that it had sent before.
+// were no longer answered. The last answer was to a request that it had sent before. A
+// silence that lasts for longer ends a lease for good.
 func (f *Findings) trust(h *history.History, keys []locked, r Rules) {
 	if !r.Trust {
 		return
@@ -23,7 +24,10 @@ func (f *Findings) trust(h *history.History, keys []locked, r Rules) {
 					continue
 				}
 				end := s.from + int64(r.TTL)
-				from, to := max(o.SureFrom, end), min(o.SureTo, s.to)
+				from, to := max(o.SureFrom, end), o.SureTo
+				if s.to <= end || o.Returned > s.to { // renewed, or granted, after the silence
+					to = min(to, s.to)
+				}
 				if o.SureFrom <= s.from && o.SureTo > s.from {
 					f.Looked.Silenced++
 				}

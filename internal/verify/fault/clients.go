@@ -148,7 +148,7 @@ var clientFaults = []Fault{
 			n, c := s.holder(ctx)
 			defer s.breaks("client %d sleeps", n)()
 			err := c.Suspend(2 * s.TTL)
-			return errors.Join(err, frozen(ctx, c, s.TTL/2+s.upTo(s.TTL)))
+			return errors.Join(err, frozen(ctx, c, s.TTL/2+s.upTo(s.TTL), func() func() { return s.silent(n) }))
 		},
 	},
 }
@@ -254,15 +254,18 @@ func (s *Scene) heal(client int) {
 func (s *Scene) stop(ctx context.Context, d time.Duration) error {
 	n, c := s.holder(ctx)
 	defer s.breaks("client %d stops", n)()
-	return frozen(ctx, c, d)
+	return frozen(ctx, c, d, func() func() { return s.silent(n) })
 }
 
-// frozen stops a process for a while.
-func frozen(ctx context.Context, c Process, d time.Duration) error {
+// frozen stops a process for a while. silent is called when it has stopped, and what
+// that returns before it goes on.
+func frozen(ctx context.Context, c Process, d time.Duration, silent func() (over func())) error {
 	if err := c.Signal(Stop); err != nil {
 		return err
 	}
+	over := silent()
 	pause(ctx, d)
+	over()
 	return c.Signal(Continue)
 }
 
@@ -277,7 +280,9 @@ func stopInSection(ctx context.Context, s *Scene) error {
 		return err
 	}
 	defer s.breaks("client %d has stopped before a write", n)()
+	over := s.silent(n)
 	pause(ctx, s.TTL*2+s.upTo(s.TTL/2))
+	over()
 	return c.Signal(Continue)
 }
 

@@ -19,7 +19,7 @@ var frontFaults = []Fault{
 		Run: func(ctx context.Context, s *Scene) error {
 			n := s.Rand.IntN(len(s.Agents))
 			defer s.breaks("agent %d stops", n)()
-			return frozen(ctx, s.Agents[n], s.TTL*2+s.upTo(s.TTL/2))
+			return frozen(ctx, s.Agents[n], s.TTL*2+s.upTo(s.TTL/2), func() func() { return func() {} })
 		},
 	},
 	{

@@ -22,6 +22,15 @@
 // server sees a deadlock all the same, because rows are new, the store makes the
 // transaction again, and no caller hears of it.
 //
+// # How the data lies
+//
+// The table baton_lock has a row for each key: the counter that tokens come from, and the
+// holder, if it was granted without queueing. The table baton_claim has the waiters, the
+// holders that were granted out of the queue, and shared holders. baton_limit and
+// baton_limit_id have what was taken of limits and the requests that may be repeated,
+// baton_record the operations that were begun, baton_override the limits that are
+// overridden. schema.sql says how to read them.
+//
 // # What it does not
 //
 //   - A fail-over to a replica that lags loses what it has not received: locks

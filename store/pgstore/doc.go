@@ -22,6 +22,14 @@
 // InTx makes a transaction of the program depend on a lease: it is committed only while
 // no other process can have the lock.
 //
+// # How the data lies
+//
+// The table baton_lock has a row for each key: the counter that tokens come from, and the
+// holder, if it was granted without queueing. The table baton_claim has the waiters, the
+// holders that were granted out of the queue, and shared holders. The view baton_locks
+// shows both. Functions on the server change them; processes that make requests remove
+// rows of keys that were not used for ten minutes.
+//
 // # Rate limits
 //
 // One function on the server makes a decision in one round trip, about up to sixteen

@@ -18,6 +18,15 @@
 // baton.LockAll tries first): all or none, also when the process is killed in the
 // middle.
 //
+// # How the data lies
+//
+// The table baton_lock has a row for each key: the counter that tokens come from, and the
+// holder, if it was granted without queueing. The table baton_claim has the waiters, the
+// holders that were granted out of the queue, and shared holders; package sqlstore grants
+// from them. The view baton_show shows both. Times are microseconds since the machine was
+// booted. baton_limit, baton_record and baton_override have rate limits, records and
+// overrides.
+//
 // # What it does not
 //
 //   - Network and FUSE file systems are refused: their file locks do not keep

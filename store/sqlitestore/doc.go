@@ -8,11 +8,11 @@
 //
 // # What it promises
 //
-// Everything that package driver asks for, between processes of one machine
-// and one kernel, first come, first served. What was granted is on the disk
-// before it is answered; what was released survives the crash of any process, too. Expiry follows a clock that counts suspension and cannot be set; a
-// reboot ends every lock. Tokens rise through release, expiry, sweeping, reboot, and a
-// wall clock that is set back.
+// Everything that package driver asks for, between processes of one machine and one
+// kernel, first come, first served. What was granted is on the disk before it is
+// answered; what was released survives the crash of any process, too. Expiry follows a
+// clock that counts suspension and cannot be set; a reboot ends every lock. Tokens rise
+// through release, expiry, cleanup, reboot, and a wall clock that is set back.
 //
 // Several locks that are free are granted by one transaction (AcquireAll, which
 // baton.LockAll tries first): all or none, also when the process is killed in the

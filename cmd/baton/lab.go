@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -105,12 +104,12 @@ type listedQuestion struct {
 	Question lab.Text     `json:"question"`
 	Answer   [3]lab.Text  `json:"answer"`
 	Needs    []lab.Server `json:"needs"`
-	Tests    []lab.Proof  `json:"tests"`
+	Tests    []string     `json:"tests"`
 }
 
 func listedQuestions(all []*lab.Question) (listed []listedQuestion) {
 	for _, q := range all {
-		listed = append(listed, listedQuestion{q.Name, q.Topic.Title(), q.Ask, q.Answer, append([]lab.Server{}, q.Needs...), q.Proofs})
+		listed = append(listed, listedQuestion{q.Name, q.Topic.Title(), q.Ask, q.Answer, append([]lab.Server{}, q.Needs...), q.Tests})
 	}
 	return listed
 }
@@ -268,27 +267,11 @@ func (l *laboratory) show(q *lab.Question, record *lab.Record, kept bool) error 
 	if path := l.picture(q, record, kept); path != "" {
 		fmt.Fprintf(w, "picture: %s\n", safe(path))
 	}
-	for _, proof := range q.Proofs {
-		fmt.Fprintf(w, "test: %s  %s\n", whereIs(proof), proof.Line)
+	for _, test := range q.Tests {
+		fmt.Fprintf(w, "test: %s\n", test)
 	}
 	fmt.Fprintln(w)
 	return w.Flush()
-}
-
-// whereIs names the file of a proof, and within a clone of the repository the number of its
-// line.
-func whereIs(p lab.Proof) string {
-	text, err := os.ReadFile(filepath.FromSlash(p.File))
-	if err != nil {
-		return p.File
-	}
-	n := 0
-	for line := range bytes.Lines(text) {
-		if n++; strings.TrimSpace(string(line)) == p.Line {
-			return p.File + ":" + strconv.Itoa(n)
-		}
-	}
-	return p.File
 }
 
 // picture writes the picture for a terminal that cannot show it. The path is "" if there is

@@ -99,7 +99,7 @@ type Question struct {
 	Ask    Text
 	Answer [3]Text // three lines
 	Needs  []Server
-	Proofs []Proof
+	Tests  []string // the tests that fail if the answer stops being true: a package's folder and their names, "drivertest: exclusion"
 
 	// Run makes the experiment. It returns an error if it did not see what Answer says.
 	Run func(ctx context.Context, r *Run) error
@@ -117,9 +117,3 @@ const (
 	MariaDB   Server = "mariadb"
 	Faketime  Server = "libfaketime" // for servers whose clocks are wrong
 )
-
-// A Proof is one line of one test: the test that fails if the answer stops being true.
-type Proof struct {
-	File string // from the root of the repository
-	Line string // its text, without the white space around it; it occurs once in the file
-}

@@ -181,9 +181,9 @@ func (p *Page) front(w http.ResponseWriter, l language.Language) {
 		m.Element("div", "", "class", "result")
 		m.Start("details")
 		m.Element("summary", words.tests.In(l))
-		for _, proof := range q.Proofs {
+		for _, test := range q.Tests {
 			m.Start("p")
-			m.Element("code", proof.File+": "+proof.Line)
+			m.Element("code", test)
 			m.End()
 		}
 		m.End()

@@ -21,7 +21,7 @@ import (
 func twoQuestions(goOn chan struct{}) []*lab.Question {
 	same := lab.Text{EN: "Who holds <it>?", ZH: "谁持有 <它>？"}
 	return []*lab.Question{{
-		Name: "good", Ask: same, Answer: [3]lab.Text{same, same, same}, Proofs: []lab.Proof{{File: "a_test.go", Line: "x"}},
+		Name: "good", Ask: same, Answer: [3]lab.Text{same, same, same}, Tests: []string{"a: x"},
 		Run: func(ctx context.Context, r *lab.Run) error {
 			r.Lane(lab.Text{EN: "lane", ZH: "泳道"}).Begin(lab.Holds, lab.Text{})
 			select {

@@ -34,8 +34,8 @@ var compared = []*lab.Question{
 			text("With 64 at once a lock takes longer than with one, on most stores: they wait for each other though each has a key of its own.", "64 个并发时，多数存储上单次加锁比单个并发慢：虽然各用各的键，还是要互相等待。"),
 			text("Take the store that you already run and whose promises suffice: few programs need more locks per second than the slowest gives.", "选你已经在用、承诺又够用的那一种：最慢的存储每秒能给的锁，多数程序也用不完。"),
 		},
-		Proofs: []lab.Proof{{File: "internal/measure/measure_test.go", Line: `func TestRunMeasuresAll(t *testing.T) {`}},
-		Run:    storesCompared,
+		Tests: []string{"internal/measure: TestRunMeasuresAll"},
+		Run:   storesCompared,
 	},
 	{
 		Name:  "commands-per-lock",
@@ -46,9 +46,9 @@ var compared = []*lab.Question{
 			text("Redlock as published sends both to all 5 servers; Baton asks a majority first, and for a lock that is held for less than a millisecond that suffices.", "按 Redlock 原文，两次请求都要发给全部 5 台；Baton 先问多数派，持有时间不到一毫秒的锁，这就够了。"),
 			text("So a lock costs two round trips, and on a store that keeps it on a disk the time of its commits, too.", "所以一把锁的开销是两次网络往返；落盘的存储还要加上提交的时间。"),
 		},
-		Proofs: []lab.Proof{
-			{File: "store/redisstore/traps_test.go", Line: `func TestUncontendedIsOneCommandEach(t *testing.T) {`},
-			{File: "store/zkstore/locks_test.go", Line: `t.Run("nobody else, a known key", func(t *testing.T) {`},
+		Tests: []string{
+			"store/redisstore: TestUncontendedIsOneCommandEach",
+			"store/zkstore: TestCost",
 		},
 		Run: commandsPerLock,
 	},

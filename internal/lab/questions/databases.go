@@ -30,8 +30,8 @@ var databases = []*lab.Question{
 			text("A row needs an expiry, by the database's clock, and a token, so that a late holder can be told from the new one.", "行里要有过期时间（按数据库的时钟），还要有栅栏令牌，才能区分迟到的旧持有者和新持有者。"),
 			text("Baton's tables have both, and a queue, so that the one who came first is the next.", "Baton 的表两者都有，还有一个队列：先到的先拿到锁。"),
 		},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`}},
-		Run:    lockTable,
+		Tests: []string{"drivertest: expiry frees the lock"},
+		Run:   lockTable,
 	},
 	{
 		Name:  "connection-lock",
@@ -42,9 +42,9 @@ var databases = []*lab.Question{
 			text("Connections end by failover, idle timeouts, proxies and an administrator, and a pool may hide it.", "主从切换、空闲超时、代理、管理员都会断开连接，连接池还会把这件事藏起来。"),
 			text("Baton's lock is a row that belongs to no connection: it outlives one, and the lease tells its holder when it is lost.", "Baton 的锁是一行数据，不属于任何连接：断线后锁还在；真丢了，租约会通知持有者。"),
 		},
-		Needs:  []lab.Server{lab.Postgres},
-		Proofs: []lab.Proof{{File: "store/pgstore/store_faults_test.go", Line: `func TestAnswerCutAfterTheEffect(t *testing.T) {`}},
-		Run:    connectionLock,
+		Needs: []lab.Server{lab.Postgres},
+		Tests: []string{"store/pgstore: TestAnswerCutAfterTheEffect"},
+		Run:   connectionLock,
 	},
 	{
 		Name:  "optimistic-or-pessimistic",
@@ -55,9 +55,9 @@ var databases = []*lab.Question{
 			text("SELECT FOR UPDATE throws nothing away, but keeps a connection and a transaction open for as long as the work takes.", "SELECT FOR UPDATE 不浪费工作，但干活期间一直占着一个连接和一个事务。"),
 			text("A lock outside of the transaction suits work that is long or does more than write that row; its token guards the write.", "工作时间长，或不止写这一行时，用事务之外的锁；写入时用栅栏令牌把关。"),
 		},
-		Needs:  []lab.Server{lab.Postgres},
-		Proofs: []lab.Proof{{File: "drivertest/race.go", Line: `name:  "a crowd is served one at a time",`}},
-		Run:    optimisticOrPessimistic,
+		Needs: []lab.Server{lab.Postgres},
+		Tests: []string{"drivertest: a crowd is served one at a time"},
+		Run:   optimisticOrPessimistic,
 	},
 }
 

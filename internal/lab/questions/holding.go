@@ -32,9 +32,9 @@ var holding = []*lab.Question{
 			text("The resource must check: Baton's token rises with each grant, and the guard refuses a lower one.", "必须由资源来检查：Baton 的栅栏令牌每次授予都递增，守卫拒绝较小的令牌。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
-			{File: "drivertest/tokens.go", Line: `name:  "tokens rise through expiry",`},
+		Tests: []string{
+			"guard: TestRedisInterleaved",
+			"drivertest: tokens rise through expiry",
 		},
 		Run: pause,
 	},
@@ -47,9 +47,9 @@ var holding = []*lab.Question{
 			text("It needs no message: it knows when its last successful renewal was sent, and how long that lasts.", "不需要谁来通知：它知道最后一次成功的续期是何时发出的、能维持多久。"),
 			text("Baton ends the lease by a margin before its TTL has passed in the store; until then the store grants the lock to nobody else, unless it loses data or its clock jumps.", "Baton 会留出余量，在存储里的 TTL 到期之前就结束租约；在那之前，只要存储不丢数据、时钟不跳变，锁就不会授予别人。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "loss_test.go", Line: "func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {"}},
-		Run:    toldInTime,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"baton: TestSilentStoreEndsTheLeaseInTime"},
+		Run:   toldInTime,
 	},
 	{
 		Name:  "killed",
@@ -61,9 +61,9 @@ var holding = []*lab.Question{
 			text("Baton's agent, a process beside it on the same machine, knows at once, because the kernel closes the connection, and frees the lock.", "Baton 的 agent 是同一台机器上的另一个进程：内核会关闭死掉的进程的连接，agent 立刻得知，马上释放锁。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`},
-			{File: "agent/socket_linux_test.go", Line: "func TestProcessThatIsKilled(t *testing.T) {"},
+		Tests: []string{
+			"drivertest: expiry frees the lock",
+			"agent: TestProcessThatIsKilled",
 		},
 		Run: killed,
 	},

@@ -28,9 +28,9 @@ var limiting = []*lab.Question{
 			text("So 60 at 0:50 and 60 at 1:10 are 60 in each of two windows, and up to twice the limit passes around a boundary.", "所以 0:50 来 60 个、1:10 来 60 个，两个窗口各 60 个都不超限；边界前后最多会放行两倍的限额。"),
 			text("Baton's sliding window never allows more than the limit within any minute, wherever that minute begins.", "Baton 的滑动窗口，不论从哪一刻算起，任意一分钟内都不会超过限额。"),
 		},
-		Proofs: []lab.Proof{
-			{File: "internal/simulate/simulate_test.go", Line: `{limits.Limit{Algorithm: limits.FixedWindow, N: 100, Period: time.Minute}, 120, 120, -1, 0, 0},`},
-			{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`},
+		Tests: []string{
+			"internal/simulate: TestRun",
+			"internal/rate: TestBounds",
 		},
 		Run: fixedWindowEdge,
 	},
@@ -43,8 +43,8 @@ var limiting = []*lab.Question{
 			text("Baton counts one part more and never exceeds the limit; there few parts only mean that it allows less than it could.", "Baton 多算一格，永远不超限；格数少只意味着放行得比本可以放行的少。"),
 			text("Memory grows with the parts, and 10 to 60 are enough for most; a log of every request is exact, and keeps a number or two for each.", "内存随格数增长，多数情况 10 到 60 格就够了；滑动日志是精确的，但每个请求都要存一两个数。"),
 		},
-		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`}},
-		Run:    slidingParts,
+		Tests: []string{"internal/rate: TestBounds"},
+		Run:   slidingParts,
 	},
 	{
 		Name:  "leaky-or-token",
@@ -55,9 +55,8 @@ var limiting = []*lab.Question{
 			text("A leaky bucket that queues lets nothing pass faster than the rate: a burst waits in it, each request is told for how long, and what does not fit is refused.", "用来排队的漏桶，出口永远不快于设定速率：突发流量在桶里排队，每个请求都被告知要等多久，桶满之后的直接拒绝。"),
 			text("Take the token bucket if bursts are welcome, and the leaky bucket if what stands behind it bears no burst.", "能接受突发就用令牌桶；下游扛不住突发就用漏桶。"),
 		},
-		Proofs: []lab.Proof{
-			{File: "internal/simulate/simulate_test.go", Line: `{limits.Limit{Algorithm: limits.TokenBucket, N: 100, Period: time.Minute, Burst: 20}, 40, 40, 20, 0, 600 * time.Millisecond},`},
-			{File: "internal/simulate/simulate_test.go", Line: `{limits.Limit{Algorithm: limits.LeakyBucket, N: 1, Period: time.Second, Burst: 10}, 20, 20, 10, 9 * time.Second, time.Second},`},
+		Tests: []string{
+			"internal/simulate: TestRun",
 		},
 		Run: leakyOrToken,
 	},
@@ -71,9 +70,9 @@ var limiting = []*lab.Question{
 			text("Counting, deciding and the expiry belong in one step at the server: a script, as Baton sends one.", "计数、判断、设过期必须在服务器上一步完成：用脚本，Baton 就是这样做的。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "drivertest/limits_decisions.go", Line: `name: "exactly the capacity",`},
-			{File: "drivertest/limits_clock.go", Line: `name: "what has expired is removed",`},
+		Tests: []string{
+			"drivertest: exactly the capacity",
+			"drivertest: what has expired is removed",
 		},
 		Run: incrExpire,
 	},
@@ -86,9 +85,9 @@ var limiting = []*lab.Question{
 			text("The usual ZADD, ZCARD in MULTI does so, because the request is added before the count is known.", "常见的 MULTI 里 ZADD 再 ZCARD 就是这样：还不知道是否超限，就先记上了。"),
 			text("With Baton a refusal takes nothing, and says after what time a retry is allowed if nobody else was faster.", "Baton 的拒绝不消耗任何额度，并告知多久之后重试会被放行（只要没有别人抢先）。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `t.Fatalf("asking made %v of %v", s, before)`}},
-		Run:    refusedCounts,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"internal/rate: TestPromises"},
+		Run:   refusedCounts,
 	},
 	{
 		Name:  "local-times-n",
@@ -99,9 +98,9 @@ var limiting = []*lab.Question{
 			text("Dividing the limit by 8 is wrong, too, as soon as the load is uneven or the number of processes changes.", "把限额除以 8 也不对：流量不均，或实例数一变，就不准了。"),
 			text("With one store for all, all processes share one count, however many there are.", "所有进程共用一个存储，就共用一份计数，不管有多少个实例。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/limits_decisions.go", Line: `name: "exactly the capacity",`}},
-		Run:    localTimesN,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: exactly the capacity"},
+		Run:   localTimesN,
 	},
 	{
 		Name:  "all-algorithms",
@@ -112,8 +111,8 @@ var limiting = []*lab.Question{
 			text("The sliding window and the log never exceed the limit in any minute; a token bucket may by its burst.", "滑动窗口和滑动日志在任意一分钟内都不超限；令牌桶可能超出一个突发量。"),
 			text("The leaky bucket alone makes the flow even, at the price of waiting.", "只有漏桶能削峰、把流量整平，代价是等待。"),
 		},
-		Proofs: []lab.Proof{{File: "internal/rate/property_test.go", Line: `func TestBounds(t *testing.T) {`}},
-		Run:    allAlgorithms,
+		Tests: []string{"internal/rate: TestBounds"},
+		Run:   allAlgorithms,
 	},
 }
 

@@ -32,8 +32,8 @@ var idempotency = []*lab.Question{
 			text("The key has to stay the same through all retries: the number of the order alone.", "幂等键在所有重试中必须保持不变：只用订单号。"),
 			text("If one order may be redeemed several times, the client makes a number for each, before the first try, and keeps it.", "同一订单允许多次操作时，客户端在第一次尝试之前为每次操作生成一个流水号，重试时沿用。"),
 		},
-		Proofs: []lab.Proof{{File: "once/once_test.go", Line: `func TestAnOrderIsRedeemedOnce(t *testing.T) {`}},
-		Run:    numberAndTimestamp,
+		Tests: []string{"once: TestAnOrderIsRedeemedOnce"},
+		Run:   numberAndTimestamp,
 	},
 	{
 		Name:  "crash-half-way",
@@ -44,9 +44,9 @@ var idempotency = []*lab.Question{
 			text("baton once notes that an attempt begins, and only a success as done: after a crash the next caller runs it again.", "baton once 先记录“开始尝试”，成功了才记为完成：崩溃之后，下一个调用者再执行。"),
 			text("That attempt has a higher token and knows that it is the second, so it can look for what the first has done.", "新的尝试带着更大的栅栏令牌，也知道自己是第二次，于是可以先查上一次做到了哪里。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "once/faults_test.go", Line: `func TestStoppedAnywhere(t *testing.T) {`}},
-		Run:    crashHalfWay,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"once: TestStoppedAnywhere"},
+		Run:   crashHalfWay,
 	},
 	{
 		Name:  "lost-result",
@@ -57,9 +57,9 @@ var idempotency = []*lab.Question{
 			text("So it is not enough to remember that a request was there; its result has to be kept.", "所以只记住“来过”不够，还要保存结果。"),
 			text("Baton's once keeps the result for 24 hours, or as long as you say, and gives it to every later caller, also to one that comes while the first still runs.", "Baton 的 once 默认把结果保存 24 小时（可以配置），之后的调用者都拿到同一份；第一次还没执行完就来的，也会等到同一份。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "once/once_test.go", Line: `func TestRunsOnceAndAnswersEverybody(t *testing.T) {`}},
-		Run:    lostResult,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"once: TestRunsOnceAndAnswersEverybody"},
+		Run:   lostResult,
 	},
 }
 

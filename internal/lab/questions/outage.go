@@ -26,10 +26,10 @@ var outage = []*lab.Question{
 			text("A limit may do either, and Baton lets you say: without an option an error, FailOpen lets all pass, FailClosed none, FailLocal a share of the limit in each process.", "限流两种都行，由你来定：Baton 不加选项时返回错误，FailOpen 全部放行，FailClosed 全部拒绝，FailLocal 让每个进程按限额的一份在本地限流。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "loss_test.go", Line: "func TestSilentStoreEndsTheLeaseInTime(t *testing.T) {"},
-			{File: "store/redisstore/faults_test.go", Line: "func TestServerIsGone(t *testing.T) {"},
-			{File: "ratelimit/fail_test.go", Line: "func TestStoreFails(t *testing.T) {"},
+		Tests: []string{
+			"baton: TestSilentStoreEndsTheLeaseInTime",
+			"store/redisstore: TestServerIsGone",
+			"ratelimit: TestStoreFails",
 		},
 		Run: storeDown,
 	},

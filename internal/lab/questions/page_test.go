@@ -127,11 +127,11 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 			made += ", " + strings.Join(record.With, ", ")
 		}
 		var tests []string
-		for _, p := range q.Proofs {
-			tests = append(tests, fmt.Sprintf("[%s](%s%s): `%s`", p.File, top, p.File, p.Line))
+		for _, test := range q.Tests {
+			tests = append(tests, "`"+test+"`")
 		}
 		source := "internal/lab/questions/" + fileOf(q)
-		fmt.Fprintf(&b, text("Made on %s. Source: [%s](%s%s). The line of the test behind it: %s", "实验于 %s。源码：[%s](%s%s)。背后的那一行测试：%s").In(l)+"\n\n",
+		fmt.Fprintf(&b, text("Made on %s. Source: [%s](%s%s). Tests behind it: %s", "实验于 %s。源码：[%s](%s%s)。背后的测试：%s").In(l)+"\n\n",
 			made, functionOf(q), top, source, strings.Join(tests, "; "))
 	}
 	return []byte(strings.TrimRight(b.String(), "\n") + "\n")

@@ -24,9 +24,9 @@ var programs = []*lab.Question{
 			text("Baton fails at once with ErrNested if the lease's context is passed on, because that knows the lease; with Reentrant both hold together.", "只要把租约的 context 传下去，Baton 就立刻返回 ErrNested，因为 context 里带着租约；加上 Reentrant，内外两层共同持有。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "lease_context_test.go", Line: "func TestNestedLockFailsAtOnce(t *testing.T) {"},
-			{File: "lease_context_test.go", Line: "func TestReentrant(t *testing.T) {"},
+		Tests: []string{
+			"baton: TestNestedLockFailsAtOnce",
+			"baton: TestReentrant",
 		},
 		Run: reentrancy,
 	},
@@ -39,9 +39,9 @@ var programs = []*lab.Question{
 			text("Without renewal the TTL ends the locks of both while they believe in them; with renewal they wait for ever.", "不续期时，TTL 会让双方的锁过期，而双方还以为持有；续期时则永远等下去。"),
 			text("Lock all keys in one call: Baton's LockAll takes them together, or in one order, whatever order you name them in.", "在一次调用里锁住所有的键：Baton 的 LockAll 一起加锁，或者总按同一个顺序加锁，不管你按什么顺序写。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "lockall_test.go", Line: "func TestLockAllCrowd(t *testing.T) {"}},
-		Run:    oppositeOrders,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"baton: TestLockAllCrowd"},
+		Run:   oppositeOrders,
 	},
 	{
 		Name:  "permits-leak",
@@ -52,9 +52,9 @@ var programs = []*lab.Question{
 			text("After as many crashes as there are permits nobody gets in, and nothing says why.", "崩溃次数等于许可数之后，谁也进不去，而且看不出原因。"),
 			text("A permit has to be a lease of its own, which expires: Baton's permits are free within the TTL after a crash.", "每个许可都应当是会过期的租约：崩溃之后，Baton 的许可最迟在一个 TTL 内归还。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/shared.go", Line: `name:  "each permit has its own end",`}},
-		Run:    permitsLeak,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: each permit has its own end"},
+		Run:   permitsLeak,
 	},
 }
 

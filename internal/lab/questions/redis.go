@@ -27,9 +27,9 @@ var redis = []*lab.Question{
 			text("One command sets value and expiry together: SET key value NX PX ttl.", "用一条命令同时写入值和过期时间：SET key value NX PX ttl。"),
 			text("Baton on Redis does so; after a crash the lock is free within its TTL.", "Baton 在 Redis 上就是这样做的；崩溃之后，锁最迟在一个 TTL 内释放。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "expiry frees the lock",`}},
-		Run:    setnxExpire,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: expiry frees the lock"},
+		Run:   setnxExpire,
 	},
 	{
 		Name:  "delete-without-compare",
@@ -40,9 +40,9 @@ var redis = []*lab.Question{
 			text("Then a third caller gets the lock while the second works: two at once.", "于是第三个调用者拿到锁，而第二个还在工作：同时有两个。"),
 			text("A release compares and deletes in one script; the value is different for each acquisition.", "释放必须在一个脚本里先比较再删除；每次加锁的 value 都不同。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a stale release touches nobody",`}},
-		Run:    deleteWithoutCompare,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: a stale release touches nobody"},
+		Run:   deleteWithoutCompare,
 	},
 	{
 		Name:  "get-then-del",
@@ -53,9 +53,9 @@ var redis = []*lab.Question{
 			text("The comparison was right, and the DEL deletes the lock of the next holder all the same.", "比较的结果没错，但 DEL 删掉的仍然是下一个持有者的锁。"),
 			text("Compare and delete in one script: the server runs nothing else in between.", "比较和删除放在一个脚本里：服务器在中间不会执行别的命令。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a stale release touches nobody",`}},
-		Run:    getThenDel,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: a stale release touches nobody"},
+		Run:   getThenDel,
 	},
 	{
 		Name:  "failover",
@@ -67,9 +67,9 @@ var redis = []*lab.Question{
 			text("Baton's tokens rise all the same if the clocks of the servers agree and only one primary grants, so a resource that checks the token refuses the late write.", "只要各服务器时钟一致，而且没有脑裂（同一时刻只有一个主节点在授予锁），Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "store/redisstore/faults_test.go", Line: "func TestFailoverLosesTheLockAndRaisesTokens(t *testing.T) {"},
-			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
+		Tests: []string{
+			"store/redisstore: TestFailoverLosesTheLockAndRaisesTokens",
+			"guard: TestRedisInterleaved",
 		},
 		Run: failover,
 	},
@@ -83,9 +83,9 @@ var redis = []*lab.Question{
 			text("Each acquisition of Baton has an ID: asked again with the same ID, the store answers that it is granted.", "Baton 的每次获取都有 ID：用同一个 ID 再问，存储会回答已经授予。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "drivertest/idempotent.go", Line: `name: "a repeated acquire finds its grant",`},
-			{File: "loss_test.go", Line: "func TestLostAnswerToAcquire(t *testing.T) {"},
+		Tests: []string{
+			"drivertest: a repeated acquire finds its grant",
+			"baton: TestLostAnswerToAcquire",
 		},
 		Run: lostAnswer,
 	},
@@ -98,9 +98,9 @@ var redis = []*lab.Question{
 			text("One whose clock is behind waits longer for a dead holder, by as much as its clock is behind.", "持有者崩溃后，时钟慢的客户端要多等一段时间：慢多少，就多等多少。"),
 			text("A client may only say how long: the server that keeps the lock counts by its own clock, with SET PX and with Baton on every server.", "客户端只能说“多长时间”，由保存锁的服务器按自己的时钟计时：SET PX 如此，Baton 在每种服务器上也如此。"),
 		},
-		Needs:  []lab.Server{lab.Redis, lab.Faketime},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "a grant stands for its whole TTL",`}},
-		Run:    clientClock,
+		Needs: []lab.Server{lab.Redis, lab.Faketime},
+		Tests: []string{"drivertest: a grant stands for its whole TTL"},
+		Run:   clientClock,
 	},
 }
 

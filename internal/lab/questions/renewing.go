@@ -26,9 +26,9 @@ var renewing = []*lab.Question{
 			text("A longer TTL only moves the problem, and after a crash everybody waits that much longer.", "加大 TTL 只是推迟问题，而且崩溃之后大家要等得更久。"),
 			text("Baton renews the lease every third of its TTL as long as the holder runs: the TTL bounds the wait after a crash, not the work.", "只要持有者还在运行，Baton 每隔三分之一 TTL 就续期一次：TTL 限制的是崩溃后的等待，不是工作时间。"),
 		},
-		Needs:  []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{{File: "drivertest/exclusion.go", Line: `name: "renewal prolongs",`}},
-		Run:    ttlShorterThanWork,
+		Needs: []lab.Server{lab.Redis},
+		Tests: []string{"drivertest: renewal prolongs"},
+		Run:   ttlShorterThanWork,
 	},
 	{
 		Name:  "watchdog",
@@ -40,9 +40,9 @@ var renewing = []*lab.Question{
 			text("Baton's Locker does it for all its leases, with one request for many.", "Baton 的 Locker 为自己的所有租约续期，一次请求续很多个。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "drivertest/exclusion.go", Line: `name: "renewal prolongs",`},
-			{File: "drivertest/batch.go", Line: `name: "a batch renews every claim for the whole TTL",`},
+		Tests: []string{
+			"drivertest: renewal prolongs",
+			"drivertest: a batch renews every claim for the whole TTL",
 		},
 		Run: watchdog,
 	},
@@ -56,9 +56,9 @@ var renewing = []*lab.Question{
 			text("Work that hangs does not look at its context. When it wakes up and writes, only the resource can refuse: the guard does.", "卡死的业务不会去看 context。等它恢复过来再写入，只有资源能拒绝：守卫就会拒绝。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "loss_test.go", Line: `t.Errorf("a stuck holder blocked for %v", d)`},
-			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
+		Tests: []string{
+			"baton: TestMaxHold",
+			"guard: TestRedisInterleaved",
 		},
 		Run: stuckHolder,
 	},

@@ -24,9 +24,9 @@ var sales = []*lab.Question{
 			text("If the write checks the token, that of the late one is refused, and exactly 100 items are sold.", "写入时检查栅栏令牌，迟到者的写入被拒绝，正好卖出 100 件。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "guard/race_test.go", Line: "func TestGate(t *testing.T) {"},
-			{File: "drivertest/exclusion.go", Line: `name: "exclusion",`},
+		Tests: []string{
+			"guard: TestGate",
+			"drivertest: exclusion",
 		},
 		Run: flashSale,
 	},

@@ -29,9 +29,9 @@ var split = []*lab.Question{
 			text("Fencing refuses the late write of the older grant. It is no help against what the old primary grants after the new one: that token is the higher one, and only min-replicas-to-write prevents it.", "栅栏令牌会拒绝先授予者迟到的写入。但旧主节点在新主节点之后再授予的锁，令牌反而更大，栅栏挡不住，只有 min-replicas-to-write 能防止。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Proofs: []lab.Proof{
-			{File: "store/redisstore/examine_test.go", Line: `if f := examine(t, s)["min-replicas-to-write"]; f.Severity != driver.Unsafe || !strings.Contains(f.What, "to-write 0") {`},
-			{File: "guard/redis_test.go", Line: "func TestRedisInterleaved(t *testing.T) {"},
+		Tests: []string{
+			"store/redisstore: TestExamineReplication",
+			"guard: TestRedisInterleaved",
 		},
 		Run: splitBrain,
 	},

@@ -14,12 +14,12 @@ var luaFiles embed.FS
 // The scripts. Each file says at its head what KEYS and ARGV are.
 var (
 	acquireScript   = script("acquire_seed", "acquire", "clock")
-	releaseScript   = script("release_pass", "release", "pass")
-	combinedScript  = script("combined", "clock", "take", "pass", "give")
+	releaseScript   = script("release_next", "release", "grant_next")
+	combinedScript  = script("combined", "clock", "acquire_one", "grant_next", "release_one")
 	renewScript     = script("renew")
-	enterScript     = script("enter", "join", "clock", "state", "refuse")
-	togetherScript  = script("together", "clock", "state", "drop", "refuse")
-	leaveScript     = script("leave", "clock", "state", "drop")
+	enterScript     = script("enter", "enqueue", "clock", "state", "refuse")
+	togetherScript  = script("together", "clock", "state", "end_held", "refuse")
+	leaveScript     = script("end", "clock", "state", "end_held")
 	refreshScript   = script("refresh", "clock", "state")
 	downgradeScript = script("downgrade", "clock", "state")
 	moveScript      = script("move", "clock", "state")
@@ -30,7 +30,7 @@ var (
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
 	recordScript    = script("record")
 	overrideScript  = script("override")
-	keptScript      = script("kept")
+	keptScript      = script("limit_look")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
 	// The same for limits that are all windows, estimates or buckets, without the

@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"context"
 	"embed"
 	"fmt"
+	"strconv"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
@@ -53,4 +55,60 @@ func script(name string, shared ...string) *wire.Script {
 		}
 		return text
 	})
+}
+
+// run runs a script, with its text if the server does not know it.
+func (s *Store) run(ctx context.Context, script *wire.Script, keys, args []string) (any, error) {
+	return s.runCall(ctx, wire.Call{Script: script, Keys: keys, Args: args})
+}
+
+func (s *Store) runCall(ctx context.Context, call wire.Call) (any, error) {
+	if s.closed.Load() {
+		return nil, driver.ErrClosed
+	}
+	v, err := s.client.Run(ctx, call)
+	if err != nil && wire.IsNoScript(err) {
+		call.Full = true
+		v, err = s.client.Run(ctx, call)
+	}
+	if err != nil {
+		return nil, failure(err)
+	}
+	return v, nil
+}
+
+// runAll runs scripts independently of each other.
+func (s *Store) runAll(ctx context.Context, calls []wire.Call) []wire.Result {
+	if s.closed.Load() {
+		return failAll(len(calls), driver.ErrClosed)
+	}
+	results := s.client.RunAll(ctx, calls)
+	for i := range results {
+		if results[i].Err != nil {
+			results[i].Err = failure(results[i].Err)
+		}
+	}
+	return results
+}
+
+// number reads an integer that Redis may answer as text.
+func number(v any) int64 {
+	switch v := v.(type) {
+	case int64:
+		return v
+	case string:
+		n, _ := strconv.ParseInt(v, 10, 64)
+		return n
+	}
+	return 0
+}
+
+func text(v any) string {
+	s, _ := v.(string)
+	return s
+}
+
+func list(v any) []any {
+	l, _ := v.([]any)
+	return l
 }

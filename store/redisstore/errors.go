@@ -73,36 +73,56 @@ func contextError(err error) error {
 	return nil
 }
 
-// run runs a script, with its text if the server does not know it.
-func (s *Store) run(ctx context.Context, script *wire.Script, keys, args []string) (any, error) {
-	return s.runCall(ctx, wire.Call{Script: script, Keys: keys, Args: args})
+// EvictionError refuses a server that would throw away locks when its memory
+// is full.
+type EvictionError struct {
+	Policy string // maxmemory-policy
 }
 
-func (s *Store) runCall(ctx context.Context, call wire.Call) (any, error) {
-	if s.closed.Load() {
-		return nil, driver.ErrClosed
-	}
-	v, err := s.client.Run(ctx, call)
-	if err != nil && wire.IsNoScript(err) {
-		call.Full = true
-		v, err = s.client.Run(ctx, call)
-	}
-	if err != nil {
-		return nil, failure(err)
-	}
-	return v, nil
+// Finding implements driver.Refusal.
+func (e *EvictionError) Finding() (driver.Finding, bool) { return evicts(e.Policy), true }
+
+func (e *EvictionError) Error() string {
+	return fmt.Sprintf("redis evicts keys when its memory is full (maxmemory-policy %s), locks among them: "+
+		"set maxmemory-policy noeviction there, or allow it explicitly", e.Policy)
 }
 
-// runAll runs scripts independently of each other.
-func (s *Store) runAll(ctx context.Context, calls []wire.Call) []wire.Result {
-	if s.closed.Load() {
-		return failAll(len(calls), driver.ErrClosed)
+// ReplicaError refuses a server that is a replica: it accepts no locks, and
+// what it shows is old.
+type ReplicaError struct {
+	Primary string // its address, if the server tells
+}
+
+// Finding implements driver.Refusal.
+func (e *ReplicaError) Finding() (driver.Finding, bool) { return replica(e.Primary), true }
+
+func (e *ReplicaError) Error() string {
+	s := "redis server is a replica, which cannot grant locks: connect to its primary"
+	if e.Primary != "" {
+		s += " at " + e.Primary
 	}
-	results := s.client.RunAll(ctx, calls)
-	for i := range results {
-		if results[i].Err != nil {
-			results[i].Err = failure(results[i].Err)
-		}
+	return s + ", or through Sentinel"
+}
+
+// VersionError refuses a server that is too old.
+type VersionError struct {
+	Version string
+}
+
+// Finding implements driver.Refusal.
+func (e *VersionError) Finding() (driver.Finding, bool) { return version(e.Version) }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("redis server is version %s, at least 6.2 is needed", e.Version)
+}
+
+func strange(script *wire.Script, answer any) error {
+	return fmt.Errorf("redis: %w: script %s answered %v", driver.ErrUnknown, script.Name, answer)
+}
+
+func notLock(key, kind string) error {
+	if kind == "string" {
+		kind = "string without expiry"
 	}
-	return results
+	return &driver.NotLockError{Key: key, Store: "redis", Found: "a " + kind}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // Trap 15, as far as it holds: the new primary may have forgotten the lock,
@@ -120,32 +118,6 @@ func TestFlushAllRaisesTokensAndLosesLocks(t *testing.T) {
 	}
 	if _, after := take(t, l.stores[1], claimOf(l.key, "c"), time.Minute, false); after.Token <= before.Token {
 		t.Errorf("token %d after FLUSHALL, %d before", after.Token, before.Token)
-	}
-}
-
-// Messages that were published while the connection was down are gone, so all waiters
-// look again when it is back; and it must come back, each time.
-func TestPushConnectionIsMadeAnew(t *testing.T) {
-	l := newLab(t, 2)
-	l.awaitSubscribed(l.stores...)
-	for range 3 {
-		holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
-		w := claimOf(l.key, "b")
-		hints := l.hints(l.stores[1], w)
-		w, _ = take(t, l.stores[1], w, time.Minute, true)
-		l.do("CLIENT", "KILL", "TYPE", "pubsub")
-		select {
-		case h := <-hints:
-			if h.Granted {
-				t.Errorf("a grant out of nothing: %+v", h)
-			}
-		case <-time.After(10 * time.Second):
-			t.Fatal("nobody was told to look again")
-		}
-		l.awaitSubscribed(l.stores[1]) // the hint may have been that of the subscription before
-		mustRelease(t, l.stores[0], holder)
-		w.Ticket = l.awaitGrant(hints).Ticket
-		mustRelease(t, l.stores[1], w)
 	}
 }
 
@@ -314,162 +286,4 @@ func TestServerIsGone(t *testing.T) {
 	l.server.Restart()
 	awaitReachable(t, s)
 	take(t, s, claimOf(l.key, "a"), time.Minute, false)
-}
-
-// Answers by which the server says that it did nothing.
-func TestRefusalsHaveNoEffect(t *testing.T) {
-	l := newLab(t, 1)
-	s := l.stores[0]
-	refused := func(what string) {
-		t.Helper()
-		c := claimOf(l.key, "a")
-		_, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute})
-		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("%s: %v, want driver.ErrUnavailable", what, err)
-		}
-		_, err = s.AcquireAll(t.Context(), several("a", l.key, "another"))
-		if !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("%s, several: %v, want driver.ErrUnavailable", what, err)
-		}
-		if l.do("EXISTS", l.key, "another") != "0" {
-			t.Errorf("%s: and yet a lock was taken", what)
-			l.do("DEL", l.key, "another")
-		}
-	}
-	c, _ := take(t, s, claimOf(l.key, "a"), time.Minute, false) // the script is known
-	mustRelease(t, s, c)
-
-	l.do("CONFIG", "SET", "maxmemory", "1")
-	refused("out of memory")
-	l.do("CONFIG", "SET", "maxmemory", "0")
-
-	l.do("CONFIG", "SET", "min-replicas-to-write", "1")
-	refused("too few replicas")
-	l.do("CONFIG", "SET", "min-replicas-to-write", "0")
-
-	l.do("REPLICAOF", "127.0.0.1", "1")
-	refused("demoted to a replica")
-	l.do("REPLICAOF", "NO", "ONE")
-
-	l.do("CONFIG", "SET", "busy-reply-threshold", "1")
-	var stuck sync.WaitGroup
-	stuck.Go(func() { l.server.Do("EVAL", "while true do end", "0") })
-	eventually(t, "a busy server", 10*time.Second, func() bool {
-		_, err := l.server.Do("GET", "x")
-		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
-	})
-	_, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf(l.key, "a"), TTL: time.Minute})
-	if !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("busy: %v, want driver.ErrUnavailable", err)
-	}
-	l.do("SCRIPT", "KILL")
-	stuck.Wait()
-	take(t, s, claimOf(l.key, "a"), time.Minute, false)
-}
-
-func TestErrorCodes(t *testing.T) {
-	t.Parallel()
-	for answer, want := range map[string]error{
-		"LOADING Redis is loading the dataset in memory":    driver.ErrUnavailable,
-		"MASTERDOWN Link with MASTER is down":               driver.ErrUnavailable,
-		"CLUSTERDOWN The cluster is down":                   driver.ErrUnavailable,
-		"TRYAGAIN Multiple keys request during rehashing":   driver.ErrUnavailable,
-		"MISCONF Redis is configured to save RDB snapshots": driver.ErrUnavailable,
-		"NOAUTH Authentication required.":                   driver.ErrUnavailable,
-		"ERR something in the middle of a script":           driver.ErrUnknown,
-		"WRONGTYPE Operation against a key":                 driver.ErrUnknown,
-	} {
-		err := failure(&wire.ServerError{Text: answer})
-		if !errors.Is(err, want) {
-			t.Errorf("%q became %v, want %v", answer, err, want)
-		}
-	}
-}
-
-func TestUnsafeServersAreRefused(t *testing.T) {
-	l := newLab(t, 0)
-	client := func() rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}, ForceSingleClient: true})
-	}
-	l.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
-	_, err := New(client(), Config{})
-	if e, ok := errors.AsType[*EvictionError](err); !ok || e.Policy != "volatile-lru" || !strings.Contains(err.Error(), "noeviction") {
-		t.Errorf("on a server that evicts: %v, want an *EvictionError that says what to set", err)
-	}
-	if _, err := New(client(), Config{AllowEviction: true}); err != nil {
-		t.Errorf("with AllowEviction: %v", err)
-	}
-	l.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
-
-	// A user who may not read INFO is accepted.
-	l.do("ACL", "SETUSER", "worker", "on", ">canary", "~*", "&*", "+@all", "-info", "-config")
-	s, err := Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"}, Config{})
-	if err != nil {
-		t.Fatalf("without the right to INFO: %v", err)
-	}
-	defer s.Close()
-	take(t, s, claimOf(l.key, "a"), time.Minute, false)
-
-	_, err = Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "wrong-canary"}, Config{})
-	if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
-		t.Errorf("with a wrong password: %v, want driver.ErrUnavailable without the password", err)
-	}
-
-	l.do("REPLICAOF", "127.0.0.1", "1")
-	_, err = New(client(), Config{})
-	if e, ok := errors.AsType[*ReplicaError](err); !ok || e.Primary != "127.0.0.1:1" {
-		t.Errorf("on a replica: %v, want a *ReplicaError with its primary", err)
-	}
-}
-
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	for version, old := range map[string]bool{"6.0.16": true, "5.0": true, "6.2.0": false, "7.0.15": false, "10.0": false, "unstable": false} {
-		if olderThan(version, 6, 2) != old {
-			t.Errorf("version %s: too old is %v, want %v", version, !old, old)
-		}
-	}
-}
-
-func TestOpen(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	for name, cfg := range map[string]Server{
-		"no address":         {},
-		"Cluster and master": {Addrs: []string{"a:1"}, Cluster: true, Master: "m"},
-		"Cluster with DB":    {Addrs: []string{"a:1"}, Cluster: true, DB: 1},
-		"two servers":        {Addrs: []string{"a:1", "b:1"}},
-	} {
-		if _, err := Open(t.Context(), cfg, Config{}); err == nil {
-			t.Errorf("%s: accepted", name)
-		}
-	}
-	if _, err := Open(t.Context(), Server{Addrs: []string{testserver.FreeAddr(t)}}, Config{}); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("where nobody listens: %v, want driver.ErrUnavailable", err)
-	}
-
-	set := testserver.RedisSentinel(t)
-	cluster := testserver.SharedRedisCluster(t)
-	for name, cfg := range map[string]Server{
-		"single":   {Addrs: []string{set.Primary.Addr}, DB: 3},
-		"Sentinel": {Addrs: []string{set.Sentinel.Addr}, Master: set.Name},
-		"Cluster":  {Addrs: cluster.Addrs(), Cluster: true},
-	} {
-		s, err := Open(t.Context(), cfg, Config{Prefix: "open:"})
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
-		mustRelease(t, s, c)
-		if err := s.Close(); err != nil {
-			t.Errorf("%s: close: %v", name, err)
-		}
-		if err := s.Close(); err != nil {
-			t.Errorf("%s: closed again: %v", name, err)
-		}
-		if _, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute}); !errors.Is(err, driver.ErrClosed) {
-			t.Errorf("%s: acquire after Close: %v", name, err)
-		}
-	}
 }

@@ -1,10 +1,13 @@
 package redisstore
 
 import (
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
@@ -89,3 +92,91 @@ func renewOne(t testing.TB, s *Store, c driver.Claim, ttl time.Duration) driver.
 }
 
 func splitLines(s string) []string { return strings.Split(s, "\n") }
+
+// lab is one server and several stores on it, as processes would have them.
+type lab struct {
+	*testing.T
+	server *testserver.RedisServer
+	stores []*Store
+	key    string
+}
+
+func newLab(t *testing.T, stores int, cfg ...Config) *lab {
+	t.Helper()
+	t.Parallel()
+	testserver.NeedRedis(t)
+	l := &lab{T: t, server: testserver.Redis(t), key: "job"}
+	for range stores {
+		l.stores = append(l.stores, mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}}), append(cfg, Config{})[0]))
+	}
+	return l
+}
+
+// do runs a command as an operator would.
+func (l *lab) do(args ...string) string {
+	l.Helper()
+	reply, err := l.server.Do(args...)
+	if err != nil {
+		l.Fatalf("%v: %v", args, err)
+	}
+	return reply
+}
+
+func (l *lab) names(key string) lockNames {
+	n, err := l.stores[0].names.of(key)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return n
+}
+
+// hints watches a claim.
+func (l *lab) hints(s *Store, c driver.Claim) <-chan driver.Hint {
+	ch := make(chan driver.Hint, 100)
+	l.Cleanup(s.Watch(c, func(h driver.Hint) {
+		select {
+		case ch <- h:
+		default:
+		}
+	}))
+	return ch
+}
+
+// awaitGrant waits for a hint that tells of a grant.
+func (l *lab) awaitGrant(ch <-chan driver.Hint) driver.Grant {
+	l.Helper()
+	timeout := time.After(5 * time.Second)
+	for {
+		select {
+		case h := <-ch:
+			if h.Granted {
+				return h.Grant
+			}
+		case <-timeout:
+			l.Fatal("no push within 5 s")
+		}
+	}
+}
+
+// awaitSubscribed returns when pushes reach the store.
+func (l *lab) awaitSubscribed(stores ...*Store) {
+	l.Helper()
+	for _, s := range stores {
+		s.pushes.start()
+		eventually(l, "the subscription", 5*time.Second, func() bool {
+			return strings.HasSuffix(l.do("PUBSUB", "NUMSUB", s.channel), "1")
+		})
+	}
+}
+
+// calls is how often the server has run scripts.
+func (l *lab) calls(command string) int {
+	for line := range strings.Lines(l.do("INFO", "commandstats")) {
+		if rest, ok := strings.CutPrefix(line, "cmdstat_"+command+":calls="); ok {
+			n, _, _ := strings.Cut(rest, ",")
+			count, _ := strconv.Atoi(n)
+			return count
+		}
+	}
+	return 0
+}

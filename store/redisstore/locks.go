@@ -2,15 +2,12 @@ package redisstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // The ticket of a position is the number that the server drew for it; the ticket of a
@@ -30,42 +27,9 @@ func tokenArg(c driver.Claim) string {
 	return ""
 }
 
-// want is what a claim asks for, as scripts read it.
-func want(c driver.Claim) string {
-	switch {
-	case c.Exclusive():
-		return "x"
-	case c.Shared():
-		return "r" + strconv.FormatInt(c.Weight, 10)
-	}
-	return "p" + strconv.FormatInt(c.Weight, 10) + "/" + strconv.FormatInt(c.Capacity, 10)
-}
-
-func parseWant(s string) (weight, capacity int64) {
-	switch {
-	case s == "x":
-		return driver.Whole, driver.Whole
-	case strings.HasPrefix(s, "r"):
-		return number(s[1:]), driver.Whole
-	case strings.HasPrefix(s, "p"):
-		w, c, _ := strings.Cut(s[1:], "/")
-		return number(w), number(c)
-	}
-	return 0, 0
-}
-
 // value is how an exclusive lock's value begins on the server. Scripts compare only
 // that.
 func value(id string) string { return "b1:" + id + ":" }
-
-// place is the text of a claim's entry in the queue, as far as the claim and
-// the TTL can tell it; scripts that do not find it look for the ID.
-func (s *Store) place(c driver.Claim, ttl time.Duration) string {
-	if c.Ticket <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("%016d\t%s\t%s\t%s\t%s\t%s", c.Ticket, c.ID, want(c), millis(min(ttl, driver.ClaimTTL)), s.channel, c.Owner)
-}
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
@@ -98,57 +62,6 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return s.enter(ctx, n, r)
 }
 
-// enter acquires by the script that handles claims of every kind.
-func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (driver.Grant, error) {
-	if r.Retry && r.Ticket == 0 {
-		// If the server executed the first attempt after this one, it might grant it
-		// when it has just refused this one.
-		if err := s.batcher.await(ctx, r.ID); err != nil {
-			return driver.Grant{}, err
-		}
-	}
-	queue, look := "", ""
-	if r.Queue {
-		queue = "q"
-		if r.MaxWaiting > 0 {
-			queue += strconv.Itoa(r.MaxWaiting)
-		}
-		s.pushes.start()
-		s.pushes.waits(r.ID, true) // set before the request: a hint may come while it is under way
-	}
-	if r.Retry || r.Ticket != 0 {
-		look = "r"
-	}
-	answer, err := s.run(ctx, enterScript, n.full(), []string{
-		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
-		queue, look, s.place(r.Claim, r.TTL), tokenArg(r.Claim),
-	})
-	s.unresolved.attempted(r.ID, r.Retry, err)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	a := list(answer)
-	if len(a) < 2 {
-		return driver.Grant{}, strange(enterScript, answer)
-	}
-	switch number(a[0]) {
-	case 1:
-		s.busy.Set(n.lock, false)
-		s.clock.observe(number(a[1]))
-		if r.Queue {
-			s.pushes.waits(r.ID, false)
-		}
-		return grant(number(a[1]), r.TTL), nil
-	case 2:
-		s.busy.Set(n.lock, true)
-		return s.waiting(a), nil
-	}
-	if err := s.refused(n, r, a); err != nil {
-		return driver.Grant{}, err
-	}
-	return driver.Grant{}, strange(enterScript, answer)
-}
-
 // refused reads a refusal, nil if a is none.
 func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 	if len(a) < 2 {
@@ -167,36 +80,6 @@ func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 		return &driver.QueueFullError{Key: r.Key, Waiting: int(number(a[1]))}
 	}
 	return nil
-}
-
-func strange(script *wire.Script, answer any) error {
-	return fmt.Errorf("redis: %w: script %s answered %v", driver.ErrUnknown, script.Name, answer)
-}
-
-func notLock(key, kind string) error {
-	if kind == "string" {
-		kind = "string without expiry"
-	}
-	return &driver.NotLockError{Key: key, Store: "redis", Found: "a " + kind}
-}
-
-// waiting reads {2, ticket, foreign, left ms}.
-func (s *Store) waiting(a []any) driver.Grant {
-	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: driver.RefreshEvery}
-	if len(a) < 4 {
-		return g
-	}
-	g.Ticket = number(a[1])
-	if number(a[2]) == 1 || s.pushes.deaf() {
-		// The holder does not hand over, or no message will tell us. New waiters look
-		// often, older ones less so.
-		waited := time.Duration(s.clock.millis()-g.Ticket/1000) * time.Millisecond
-		g.Again = min(max(waited/8, 10*time.Millisecond), 50*time.Millisecond)
-	}
-	if left := number(a[3]); left >= 0 {
-		g.Again = min(g.Again, time.Duration(left+1)*time.Millisecond)
-	}
-	return g
 }
 
 // heldError reads {3, value, ttl ms, waiting, info}.
@@ -314,58 +197,4 @@ func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held str
 		return driver.ErrLost
 	}
 	return nil
-}
-
-// Downgrade turns a writer into a reader without a gap.
-func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, traits)); err != nil {
-		return driver.Grant{}, err
-	}
-	return s.change(ctx, downgradeScript, c, ttl)
-}
-
-// Move moves a held lock to another ID.
-func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	if err := check.Move(c, id, owner, ttl, traits); err != nil {
-		return driver.Grant{}, err
-	}
-	g, err := s.change(ctx, moveScript, c, ttl, id, owner)
-	if n, bad := s.names.of(c.Key); err == nil && bad == nil {
-		s.ended(n, c, nil) // the old ID
-	}
-	return g, err
-}
-
-// Rename changes the owner that is shown for a lock that is held.
-func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
-	if err := check.Rename(c, owner); err != nil {
-		return err
-	}
-	n, err := s.names.of(c.Key)
-	if err != nil {
-		return err
-	}
-	answer, err := s.run(ctx, renameScript, n.full(), []string{c.ID, owner})
-	if err == nil && number(answer) == 0 {
-		err = driver.ErrLost
-	}
-	return err
-}
-
-// change runs a script that changes what c holds and answers its token.
-func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim, ttl time.Duration, args ...string) (driver.Grant, error) {
-	n, err := s.names.of(c.Key)
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	ttl = ttl.Truncate(time.Millisecond)
-	answer, err := s.run(ctx, script, n.full(), append([]string{c.ID, millis(ttl), tokenArg(c)}, args...))
-	if err != nil {
-		return driver.Grant{}, err
-	}
-	token := number(answer)
-	if token <= 0 {
-		return driver.Grant{}, driver.ErrLost
-	}
-	return grant(token, ttl), nil
 }

@@ -3,15 +3,11 @@ package redisstore
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/testserver"
 )
 
 const compareAndDelete = `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`
@@ -94,137 +90,6 @@ func TestWhatIsNotALock(t *testing.T) {
 	}
 }
 
-// 10 000 leases are renewed by at most 100 commands.
-func TestRenewalInBatches(t *testing.T) {
-	l := newLab(t, 1)
-	s := l.stores[0]
-	claims := make([]driver.Claim, 10_000)
-	for i := range claims {
-		c := claimOf(fmt.Sprint("job/", i), "a")
-		// As acquire.lua leaves it, without ten thousand round trips.
-		c.Ticket = -time.Now().UnixMicro()
-		claims[i] = c
-	}
-	for part := range slices.Chunk(claims, 1000) {
-		args := []string{"EVAL", `for i = 1, #KEYS do redis.call('SET', KEYS[i], ARGV[i], 'PX', 60000) end`, fmt.Sprint(len(part))}
-		for _, c := range part {
-			args = append(args, c.Key)
-		}
-		for _, c := range part {
-			args = append(args, value(c.ID)+"1700000000000:a")
-		}
-		l.do(args...)
-	}
-	l.do("DEL", "job/77")
-	for i, r := range s.Renew(t.Context(), claims, 10*time.Minute) {
-		switch {
-		case i == 77:
-			if r.State != driver.Lost {
-				t.Errorf("the deleted one is %v", r.State)
-			}
-		case r.State != driver.Held || r.Grant.Token != -claims[i].Ticket:
-			t.Fatalf("claim %d: %+v", i, r)
-		}
-	}
-	l.do("CONFIG", "RESETSTAT") // that run may have sent the script's text
-	s.Renew(t.Context(), claims, 10*time.Minute)
-	if n := l.calls("evalsha") + l.calls("eval"); n > 100 {
-		t.Errorf("renewing 10 000 leases took %d commands, want at most 100", n)
-	}
-}
-
-// List finds what is held and what is only waited for, through prefixes that
-// mean something to SCAN, on all servers.
-func TestList(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	cluster := testserver.SharedRedisCluster(t)
-	single := testserver.Redis(t)
-	for name, client := range map[string]rueidis.Client{
-		"single":  ruDial(t, rueidis.ClientOption{InitAddress: []string{single.Addr}}),
-		"Cluster": ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}),
-	} {
-		prefix := "li*st[a]?" + driver.NewID() + ":"
-		s := mustNew(t, client, Config{Prefix: prefix})
-		other := mustNew(t, client, Config{Prefix: "li-other-sta?" + driver.NewID() + ":"})
-		take(t, other, claimOf("a/x", "other"), time.Minute, false)
-		want := []string{}
-		for i := range 50 {
-			key := fmt.Sprintf("a/%d", i)
-			if i%7 == 0 {
-				key = fmt.Sprintf("a/}%d{", i)
-			}
-			c := claimOf(key, "a")
-			if i%3 == 0 {
-				c.Weight = 1
-			}
-			take(t, s, c, time.Minute, false)
-			want = append(want, key)
-		}
-		take(t, s, claimOf("b", "a"), time.Minute, false)
-		// A queue whose lock is gone.
-		take(t, s, claimOf("a/50", "b"), time.Minute, true)
-		plain(t, s, "DEL", prefix+"a/1")
-		take(t, s, claimOf("a/2", "b"), time.Minute, true)
-		plain(t, s, "DEL", prefix+"a/2")
-		plain(t, s, "SET", prefix+"a/not", "a lock")
-		want = slices.DeleteFunc(want, func(k string) bool { return k == "a/1" })
-		want = append(want, "a/50")
-
-		var got []string
-		for info, err := range s.List(t.Context(), "a/") {
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			if len(info.Holders)+len(info.Waiters) != 1 {
-				t.Errorf("%s: %+v", name, info)
-			}
-			got = append(got, info.Key)
-		}
-		slices.Sort(got)
-		slices.Sort(want)
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: listed %q, want %q", name, got, want)
-		}
-		n := 0
-		for range s.List(t.Context(), "") {
-			if n++; n == 3 {
-				break
-			}
-		}
-		if n != 3 {
-			t.Errorf("%s: stopped after 3, saw %d", name, n)
-		}
-	}
-}
-
-// The holder of a lock that is broken is told so, though the lock does not say which
-// process that is.
-func TestBreakTellsTheHolder(t *testing.T) {
-	l := newLab(t, 2)
-	l.awaitSubscribed(l.stores...)
-	for _, weight := range []int64{driver.Whole, 1} {
-		c := claimOf(l.key, "a")
-		c.Weight = weight
-		hints := l.hints(l.stores[0], c)
-		c, _ = take(t, l.stores[0], c, time.Minute, false)
-		if n, err := l.stores[1].Break(t.Context(), l.key); n != 1 || err != nil {
-			t.Fatalf("broke %d holders: %v", n, err)
-		}
-		select {
-		case h := <-hints:
-			if h.Granted {
-				t.Errorf("the hint tells of a grant: %+v", h)
-			}
-		case <-time.After(5 * time.Second):
-			t.Error("the holder was not told")
-		}
-		if r := renewOne(t, l.stores[0], c, time.Minute); r.State != driver.Lost {
-			t.Errorf("broken, and %v", r.State)
-		}
-	}
-}
-
 // Nothing is left of a lock that was used in every way, but the counter.
 func TestNothingIsLeft(t *testing.T) {
 	l := newLab(t, 2)
@@ -290,18 +155,121 @@ func TestWhatIsKeptOfSharedHoldersGoes(t *testing.T) {
 	}
 }
 
-// The answer to a downgrade may be lost; the claim is then still thought to be
-// exclusive.
-func TestLostAnswerToDowngrade(t *testing.T) {
-	l := newLab(t, 2)
+// Trap 1: a flush of several commands is not atomic, so grant and token come
+// from one script. One command each way, and nothing else.
+func TestUncontendedIsOneCommandEach(t *testing.T) {
+	l := newLab(t, 1)
 	s := l.stores[0]
-	c, g := take(t, s, claimOf(l.key, "a"), time.Minute, false)
-	if _, err := s.Downgrade(t.Context(), c, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if r := renewOne(t, s, c, time.Minute); r.State != driver.Held || r.Grant.Token != g.Token {
-		t.Errorf("renewed as it was thought to be: %+v, want held with token %d", r, g.Token)
-	}
+	// The first call of a script sends its text.
+	c, _ := take(t, s, claimOf(l.key, "first"), time.Minute, false)
 	mustRelease(t, s, c)
-	take(t, l.stores[1], claimOf(l.key, "b"), time.Minute, false)
+	l.do("CONFIG", "RESETSTAT")
+	for range 10 {
+		c, _ := take(t, s, claimOf(l.key, "me"), time.Minute, false)
+		mustRelease(t, s, c)
+	}
+	if n := l.calls("evalsha"); n != 20 {
+		t.Errorf("10 acquisitions and releases were %d scripts, want 20", n)
+	}
+	if processed := l.calls("eval") + l.calls("exec") + l.calls("script|load"); processed != 0 {
+		t.Errorf("and %d other commands", processed)
+	}
+}
+
+// Commands of a hand-over: enter and release, and a push.
+func TestHandOverIsTwoCommandsAndOnePush(t *testing.T) {
+	l := newLab(t, 2)
+	a, b := l.stores[0], l.stores[1]
+	l.awaitSubscribed(a, b)
+	holder, _ := take(t, a, claimOf(l.key, "a"), time.Minute, false)
+	for range 3 { // warm: every script known, the key known as contended
+		next := claimOf(l.key, "b")
+		hints := l.hints(b, next)
+		next, _ = take(t, b, next, time.Minute, true)
+		mustRelease(t, a, holder)
+		next.Ticket = l.awaitGrant(hints).Ticket
+		a, b, holder = b, a, next
+	}
+	l.do("CONFIG", "RESETSTAT")
+	const rounds = 10
+	began := time.Now()
+	for range rounds {
+		next := claimOf(l.key, "b")
+		hints := l.hints(b, next)
+		next, g := take(t, b, next, time.Minute, true)
+		if !g.Waiting {
+			t.Fatal("granted beside a holder")
+		}
+		mustRelease(t, a, holder)
+		next.Ticket = l.awaitGrant(hints).Ticket
+		a, b, holder = b, a, next
+	}
+	// A release that meets the end of the counter's life takes a second one.
+	seeds := 1 + int(time.Since(began)/(140*time.Millisecond))
+	if n := l.calls("evalsha"); n > 2*rounds+seeds {
+		t.Errorf("%d hand-overs took %d scripts, want at most 2 each, and %d", rounds, n, seeds)
+	}
+	if n := l.calls("publish"); n != rounds {
+		t.Errorf("%d hand-overs took %d pushes", rounds, n)
+	}
+}
+
+// Trap 5: the claim of a dead waiter must not be longer than the TTL that it
+// asked for.
+func TestClaimIsNoLongerThanTheTTL(t *testing.T) {
+	l := newLab(t, 2)
+	for _, ttl := range []time.Duration{300 * time.Millisecond, time.Minute} {
+		holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+		w, _ := take(t, l.stores[1], claimOf(l.key, "b"), ttl, true)
+		mustRelease(t, l.stores[0], holder)
+		left, _ := strconv.Atoi(l.do("PTTL", l.key))
+		if most := min(ttl, driver.ClaimTTL); time.Duration(left)*time.Millisecond > most {
+			t.Errorf("handed over to a waiter with TTL %v for %d ms, want at most %v", ttl, left, most)
+		}
+		mustRelease(t, l.stores[1], w)
+	}
+}
+
+// Trap 7: readers of one hand-over get different tokens, all above their
+// tickets.
+func TestReadersOfOneHandOver(t *testing.T) {
+	l := newLab(t, 2)
+	holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+	var readers []driver.Claim
+	for i := range 5 {
+		r := claimOf(l.key, fmt.Sprint("reader ", i))
+		r.Weight = 1
+		r, _ = take(t, l.stores[1], r, time.Minute, true)
+		readers = append(readers, r)
+	}
+	mustRelease(t, l.stores[0], holder)
+	last := readers[len(readers)-1].Ticket
+	for i, r := range l.stores[1].Renew(t.Context(), readers, time.Minute) {
+		if r.State != driver.Held || r.Grant.Token <= last {
+			t.Errorf("reader %d: %+v, want it held with a token above %d", i, r, last)
+		}
+		last = r.Grant.Token
+	}
+}
+
+// Trap 14: a repeated acquire may be answered with another token than the
+// answer that was lost had, but it is higher, and a token that was told stays.
+func TestRepeatedAcquireHasAHigherToken(t *testing.T) {
+	l := newLab(t, 1)
+	s := l.stores[0]
+	c := claimOf(l.key, "a")
+	_, lost := take(t, s, c, time.Minute, false)
+	again, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Retry: true})
+	if err != nil || again.Token <= lost.Token {
+		t.Fatalf("repeated: %+v, %v, want a token above %d", again, err, lost.Token)
+	}
+	c.Ticket = again.Ticket
+	for range 3 {
+		if r := renewOne(t, s, c, time.Minute); r.State != driver.Held || r.Grant.Token != again.Token {
+			t.Errorf("renewed: %+v, want token %d", r, again.Token)
+		}
+		if same, err := s.Acquire(t.Context(), driver.Request{Claim: c, TTL: time.Minute, Retry: true}); err != nil || same.Token != again.Token {
+			t.Errorf("acquired once more: %+v, %v, want token %d", same, err, again.Token)
+		}
+	}
 }

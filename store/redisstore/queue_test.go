@@ -1,8 +1,10 @@
 package redisstore
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -148,5 +150,56 @@ func TestLateRequestsShortenNothing(t *testing.T) {
 				left("a holder that asks for less", 50*time.Second, time.Minute)
 			}
 		})
+	}
+}
+
+// Traps 8 and 9: the lock's key is absent while there are waiters, after an expiry or a
+// foreign DEL. A new request must not take it.
+func TestNoBargingWhenTheKeyIsGone(t *testing.T) {
+	l := newLab(t, 3)
+	if l.do("SET", l.key, "somebody", "NX", "PX", "60000") != "OK" {
+		t.Fatal("SET NX")
+	}
+	w, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, true)
+	l.do("DEL", l.key)
+	_, err := l.stores[1].Acquire(t.Context(), driver.Request{Claim: claimOf(l.key, "b"), TTL: time.Minute})
+	if held, ok := errors.AsType[*driver.HeldError](err); !ok || held.Owner != "a" {
+		t.Errorf("a newcomer: %v, want it refused in favour of a", err)
+	}
+	if r := renewOne(t, l.stores[0], w, time.Minute); r.State != driver.Held {
+		t.Errorf("who was in line is %v, want held", r.State)
+	}
+}
+
+// Trap 10: waiters that are served within a refresh never prolong the queue;
+// joining does, or the queue would vanish under load.
+func TestQueueIsProlongedByJoining(t *testing.T) {
+	l := newLab(t, 2)
+	queue := l.names(l.key).queue()
+	s := l.stores[0]
+	holder, _ := take(t, s, claimOf(l.key, "0"), time.Minute, false)
+	next, _ := take(t, s, claimOf(l.key, "1"), time.Minute, true)
+	l.do("EXPIRE", queue, "30")
+	eventually(t, "a queue that lives a minute", 20*time.Second, func() bool {
+		last, _ := take(t, s, claimOf(l.key, "n"), time.Minute, true)
+		mustRelease(t, s, holder)
+		holder, next = next, last
+		holder.Ticket = -1 // it was granted
+		left, _ := strconv.Atoi(l.do("TTL", queue))
+		return left > 40
+	})
+}
+
+// A position lives for WaiterTTL, even if the counter, which is the clock of the queue,
+// was slow when it was taken.
+func TestPlaceTakenByASlowCounter(t *testing.T) {
+	l := newLab(t, 2)
+	n := l.names(l.key)
+	take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+	l.do("SET", n.counter, strconv.FormatInt(time.Now().UnixMicro()-130_000, 10), "PX", "60000")
+	before := time.Now().UnixMicro()
+	_, g := take(t, l.stores[1], claimOf(l.key, "b"), time.Minute, true)
+	if slow := before - g.Ticket; slow > 20_000 {
+		t.Errorf("the place counts from %d µs before it was taken, want at most 20 ms", slow)
 	}
 }

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -47,5 +48,79 @@ func TestHintsAfterReconnection(t *testing.T) {
 		if n := hints.Load(); n != 0 {
 			t.Errorf("holder %d was told to look %d times", i, n)
 		}
+	}
+}
+
+// Messages that were published while the connection was down are gone, so all waiters
+// look again when it is back; and it must come back, each time.
+func TestPushConnectionIsMadeAnew(t *testing.T) {
+	l := newLab(t, 2)
+	l.awaitSubscribed(l.stores...)
+	for range 3 {
+		holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+		w := claimOf(l.key, "b")
+		hints := l.hints(l.stores[1], w)
+		w, _ = take(t, l.stores[1], w, time.Minute, true)
+		l.do("CLIENT", "KILL", "TYPE", "pubsub")
+		select {
+		case h := <-hints:
+			if h.Granted {
+				t.Errorf("a grant out of nothing: %+v", h)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("nobody was told to look again")
+		}
+		l.awaitSubscribed(l.stores[1]) // the hint may have been that of the subscription before
+		mustRelease(t, l.stores[0], holder)
+		w.Ticket = l.awaitGrant(hints).Ticket
+		mustRelease(t, l.stores[1], w)
+	}
+}
+
+// Trap 2: a hint that was on its way while the claim ran out must not be taken for one
+// that belongs to a later position of the same ID. Its token, which is below the new
+// ticket, tells.
+func TestStalePushIsBelowTheNewTicket(t *testing.T) {
+	l := newLab(t, 3)
+	l.awaitSubscribed(l.stores[1])
+	holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+	w := claimOf(l.key, "b")
+	hints := l.hints(l.stores[1], w)
+	first, g := take(t, l.stores[1], w, time.Minute, true)
+	mustRelease(t, l.stores[0], holder)
+	stale := l.awaitGrant(hints)
+	if stale.Token < g.Ticket {
+		t.Fatalf("the push has token %d, below its own place's ticket %d", stale.Token, g.Ticket)
+	}
+	// The process stops here; its claim runs out; another takes the lock.
+	l.do("DEL", l.key)
+	take(t, l.stores[2], claimOf(l.key, "c"), time.Minute, false)
+	if r := renewOne(t, l.stores[1], first, time.Minute); r.State != driver.Lost {
+		t.Fatalf("the place is %v, want lost", r.State)
+	}
+	_, again := take(t, l.stores[1], w, time.Minute, true)
+	if !again.Waiting || again.Ticket <= stale.Token {
+		t.Errorf("queued again: %+v, want a ticket above the old push's token %d", again, stale.Token)
+	}
+}
+
+// Trap 3: the push may overtake the answer to the request that queued, so it
+// must find its watcher though no answer has come.
+func TestEarlyPushFindsItsWatcher(t *testing.T) {
+	l := newLab(t, 2)
+	l.awaitSubscribed(l.stores[1])
+	for range 30 {
+		holder, _ := take(t, l.stores[0], claimOf(l.key, "a"), time.Minute, false)
+		w := claimOf(l.key, "b")
+		hints := l.hints(l.stores[1], w)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			eventually(l, "somebody in line", 5*time.Second, func() bool { return l.do("EXISTS", l.names(l.key).queue()) == "1" })
+			mustRelease(t, l.stores[0], holder)
+		})
+		w, _ = take(t, l.stores[1], w, time.Minute, true)
+		w.Ticket = l.awaitGrant(hints).Ticket
+		wg.Wait()
+		mustRelease(t, l.stores[1], w)
 	}
 }

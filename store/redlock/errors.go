@@ -3,6 +3,7 @@ package redlock
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -114,6 +115,7 @@ type NodeError struct {
 }
 
 func (e *NodeError) Error() string { return "redlock: " + e.Node + ": " + e.Err.Error() }
+
 func (e *NodeError) Unwrap() error { return e.Err }
 
 // Finding implements driver.Refusal, for a server that refuses itself.
@@ -126,4 +128,110 @@ func (e *NodeError) Finding() (f driver.Finding, ok bool) {
 		f.What += on([]string{e.Node})
 	}
 	return f, ok
+}
+
+// refusal is the error of an attempt that cannot succeed, whatever is released.
+func (s *Store) refusal(key string, answers []answer) error {
+	for _, a := range answers {
+		if e, ok := errors.AsType[*driver.NotLockError](a.err); ok {
+			return &driver.NotLockError{Key: key, Store: "redlock", Found: e.Found}
+		}
+		if a.err != nil && !unreachable(a.err) && !errors.Is(a.err, driver.ErrHeld) {
+			return a.err
+		}
+	}
+	return nil
+}
+
+// verdict is the error of an attempt that got no majority.
+func (s *Store) verdict(key string, answers []answer) error {
+	if err := s.refusal(key, answers); err != nil {
+		return err
+	}
+	held := &driver.HeldError{Key: key}
+	var refused, failed, pending, young, duplicates set
+	for i, a := range answers {
+		e, ok := errors.AsType[*driver.HeldError](a.err)
+		switch {
+		case ok:
+			refused |= 1 << i
+			held.Waiting = max(held.Waiting, e.Waiting)
+			if held.Remaining == 0 || e.Remaining > held.Remaining && (held.Foreign || !e.Foreign) {
+				held.Owner, held.Age, held.Remaining, held.Foreign = e.Owner, e.Age, e.Remaining, e.Foreign
+			}
+		case a.err == nil && a.landed && a.grant.Waiting:
+			refused |= 1 << i
+		case a.err == nil && a.landed:
+			switch {
+			case a.votes:
+			case s.nodes[i].duplicate.Load() != nil:
+				duplicates |= 1 << i
+			default:
+				young |= 1 << i
+			}
+		case a.landed:
+			failed |= 1 << i
+		default:
+			pending |= 1 << i
+		}
+	}
+	missing := failed | pending | young | duplicates
+	if missing.count() <= len(s.nodes)-s.quorum && refused != 0 {
+		return held
+	}
+	err := fmt.Errorf("redlock: %w: no majority", driver.ErrUnavailable)
+	if young != 0 {
+		err = s.tooYoung(young, pending, s.quorum-(len(s.nodes)-missing.count()))
+	}
+	if duplicates != 0 {
+		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(duplicates))
+	}
+	if young == 0 {
+		failed |= pending // else the round did not wait for them
+	}
+	return s.silence(err, failed, answers)
+}
+
+// tooYoung is the error of an attempt that lacks that many votes for a majority, while
+// some servers do not vote yet. It judges servers that the round did not wait for by
+// their last answer.
+func (s *Store) tooYoung(young, pending set, lack int) error {
+	e := &YoungError{Longest: s.longest}
+	var left []time.Duration
+	for i, n := range s.nodes {
+		ripe := n.ripe.Load()
+		votes := ripe == nil || time.Until(*ripe) <= 0
+		switch {
+		case young.has(i):
+			e.Nodes = append(e.Nodes, n.name)
+			if !votes {
+				left = append(left, time.Until(*ripe))
+			}
+		case !pending.has(i):
+		case votes:
+			lack--
+		default:
+			left = append(left, time.Until(*ripe))
+		}
+	}
+	slices.Sort(e.Nodes)
+	slices.Sort(left)
+	if lack = max(lack, 1); lack <= len(left) {
+		e.Left = left[lack-1]
+	}
+	return e
+}
+
+// silence adds to an error which servers did not answer, and why if that is known.
+func (s *Store) silence(err error, silent set, answers []answer) error {
+	if silent == 0 {
+		return err
+	}
+	err = fmt.Errorf("%w; no answer from %s", err, s.names(silent))
+	for _, a := range answers {
+		if a.err != nil && unreachable(a.err) && !errors.Is(a.err, errLeftAlone) {
+			return fmt.Errorf("%w (%w)", err, a.err)
+		}
+	}
+	return err
 }

@@ -8,7 +8,6 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/bootclock"
 )
 
 // Release ends the claim on every node. It waits for all that usually answer, and for a
@@ -89,77 +88,4 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return driver.ErrLost
 	}
 	return nil
-}
-
-// Downgrade turns a writer into a reader without a gap: every node does, and a
-// majority must.
-func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, s.Traits())); err != nil {
-		return driver.Grant{}, err
-	}
-	if err := s.check(ctx); err != nil {
-		return driver.Grant{}, err
-	}
-	sent := bootclock.Coarse()
-	st := s.claim(c.Key, c.ID, true)
-	defer s.put(st)
-	st.mu.Lock()
-	var ask set
-	for i := range st.parts {
-		// A position may have been granted by now. One that has not is a writer's: it
-		// is released, and asked for again as a reader's.
-		if l := &st.parts[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
-			ask |= 1 << i
-		}
-	}
-	known, token := st.known, st.token
-	if token == 0 {
-		token = max(-c.Ticket, 0)
-	}
-	if st.known && !st.held && token == 0 || ask.count() < s.quorum {
-		st.mu.Unlock()
-		return driver.Grant{}, driver.ErrLost
-	}
-	st.reads = true
-	st.askLocked(c)
-	st.mu.Unlock()
-	rd := s.round(st, downgrade, driver.Request{TTL: ttl})
-	rd.ask(ask, 0)
-	if err := rd.wait(ctx); err != nil {
-		return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
-	}
-	done, lost := set(0), len(s.nodes)-ask.count()
-	last := errors.New("they did not answer in time")
-	for i, a := range rd.snapshot() {
-		switch {
-		case !ask.has(i):
-		case a.landed && a.err == nil:
-			done |= 1 << i
-			if !known {
-				token = max(token, a.grant.Token)
-			}
-		case errors.Is(a.err, driver.ErrLost):
-			lost++
-		case a.landed:
-			last = a.err
-		}
-	}
-	switch {
-	case done.count() >= s.quorum:
-		among := s.everyone()
-		if !known {
-			among = done
-		}
-		if err := s.raise(ctx, st, token, among); err != nil {
-			return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
-		}
-		st.mu.Lock()
-		st.known, st.held, st.token = true, true, token
-		st.until = sent.Add(ttl)
-		st.mu.Unlock()
-		return driver.Grant{Token: token, Ticket: -token, TTL: ttl - drift(ttl)}, nil
-	case lost > len(s.nodes)-s.quorum:
-		return driver.Grant{}, driver.ErrLost
-	}
-	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done.count(), len(s.nodes), last)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -370,111 +369,4 @@ func (s *Store) repair(st *claim, r driver.Request) {
 			s.nameAgain(st, i)
 		}
 	}
-}
-
-// advance takes a claim that waits a step further.
-func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
-	st := j.st
-	sent := bootclock.Coarse()
-	j.mu.Lock()
-	a, landed := j.answers[j.seq], j.landed.has(j.seq)
-	j.mu.Unlock()
-	lead := j.led || landed && a.State == driver.Held
-	switch {
-	case lead:
-	case landed && a.State == driver.Waiting:
-		g := s.wait(st, j.seq, a.Grant)
-		if s.hurried(st, g.Again) || st.overdue() {
-			if won, err := s.probe(ctx, st, r, sent); err == nil {
-				j.out.State, j.out.Grant = driver.Held, won
-				return
-			}
-		}
-		j.out.State, j.out.Grant = driver.Waiting, g
-		return
-	case landed && a.State == driver.Lost:
-		s.end(st, 0)
-		j.out.State = driver.Lost
-		return
-	default: // the node does not answer: take a position on another one
-		g, err := s.enter(ctx, st, r, sent)
-		s.stepped(j, g, err)
-		return
-	}
-	st.mu.Lock()
-	st.called = false
-	stuck := !st.head.IsZero() && sent.Sub(st.head) > st.yield
-	st.mu.Unlock()
-	if stuck || s.spent(st) {
-		// Another head may have the votes that are missing here, and miss
-		// those that are here.
-		s.end(st, 0)
-		j.out.State = driver.Lost
-		return
-	}
-	g, err := s.lead(ctx, st, r, sent, j.seq)
-	s.stepped(j, g, err)
-}
-
-func (s *Store) stepped(j *renewing, g driver.Grant, err error) {
-	switch {
-	case err == nil && g.Waiting:
-		j.out.State, j.out.Grant = driver.Waiting, g
-	case err == nil:
-		j.out.State, j.out.Grant = driver.Held, g
-	case unreachable(err):
-		j.out.Err = err
-	default:
-		j.out.State = driver.Lost
-	}
-}
-
-// soon is the longest pause of a waiter that has to look for itself: behind a holder of
-// another program, or one that died.
-const soon = 50 * time.Millisecond
-
-// hurried reports whether the node has asked twice in a row to be asked soon.
-func (s *Store) hurried(st *claim, again time.Duration) bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if again == 0 || again > soon {
-		st.hurry = 0
-		return false
-	}
-	st.hurry++
-	return st.hurry > 1
-}
-
-// overdue reports whether it is time to look whether only the node with the queue still
-// has a holder: one that released the other nodes and then died, or was cut off from
-// this one.
-func (st *claim) overdue() bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	now := bootclock.Now()
-	due := !st.probed.IsZero() && now.After(st.probed)
-	if due || st.probed.IsZero() {
-		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead have expired by then
-	}
-	return due
-}
-
-// probe tries for a majority for a claim that is queued: a holder of another program
-// does not hand over, and a holder may have no more than the node with the queue.
-func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
-	st.mu.Lock()
-	seq := st.seq
-	st.mu.Unlock()
-	r.Queue = false
-	rd := s.round(st, acquire, r)
-	rd.ask(s.everyone()&^(1<<seq), 0)
-	if err := rd.wait(ctx); err != nil {
-		s.end(st, 1<<seq)
-		return driver.Grant{}, err
-	}
-	if s.holds(st, sent) {
-		return s.won(ctx, st, r, sent)
-	}
-	s.end(st, 1<<seq)
-	return driver.Grant{}, driver.ErrHeld
 }

@@ -74,3 +74,23 @@ func (f *filler) run(s *Store) {
 		}
 	}
 }
+
+// first are the nodes to ask first: a majority with seq, of those that answer, the same
+// for all keys so that their counters agree. The others are asked if that is not
+// enough, and for a lock that is held for a while (see filler): a shorter lock costs
+// them nothing.
+func (s *Store) first(seq int) set {
+	x := set(1) << seq
+	for i, n := range s.nodes {
+		if x.count() == s.quorum {
+			return x
+		}
+		if !n.down.Load() {
+			x |= 1 << i
+		}
+	}
+	if x.count() < s.quorum {
+		return s.everyone()
+	}
+	return x
+}

@@ -1,0 +1,91 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
+)
+
+// Downgrade turns a writer into a reader without a gap.
+func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
+	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, traits)); err != nil {
+		return driver.Grant{}, err
+	}
+	return s.change(ctx, downgradeScript, c, ttl)
+}
+
+// Move moves a held lock to another ID.
+func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+	if err := check.Move(c, id, owner, ttl, traits); err != nil {
+		return driver.Grant{}, err
+	}
+	g, err := s.change(ctx, moveScript, c, ttl, id, owner)
+	if n, bad := s.names.of(c.Key); err == nil && bad == nil {
+		s.ended(n, c, nil) // the old ID
+	}
+	return g, err
+}
+
+// Rename changes the owner that is shown for a lock that is held.
+func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
+	if err := check.Rename(c, owner); err != nil {
+		return err
+	}
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return err
+	}
+	answer, err := s.run(ctx, renameScript, n.full(), []string{c.ID, owner})
+	if err == nil && number(answer) == 0 {
+		err = driver.ErrLost
+	}
+	return err
+}
+
+// change runs a script that changes what c holds and answers its token.
+func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim, ttl time.Duration, args ...string) (driver.Grant, error) {
+	n, err := s.names.of(c.Key)
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	ttl = ttl.Truncate(time.Millisecond)
+	answer, err := s.run(ctx, script, n.full(), append([]string{c.ID, millis(ttl), tokenArg(c)}, args...))
+	if err != nil {
+		return driver.Grant{}, err
+	}
+	token := number(answer)
+	if token <= 0 {
+		return driver.Grant{}, driver.ErrLost
+	}
+	return grant(token, ttl), nil
+}
+
+// want is what a claim asks for, as scripts read it.
+func want(c driver.Claim) string {
+	switch {
+	case c.Exclusive():
+		return "x"
+	case c.Shared():
+		return "r" + strconv.FormatInt(c.Weight, 10)
+	}
+	return "p" + strconv.FormatInt(c.Weight, 10) + "/" + strconv.FormatInt(c.Capacity, 10)
+}
+
+func parseWant(s string) (weight, capacity int64) {
+	switch {
+	case s == "x":
+		return driver.Whole, driver.Whole
+	case strings.HasPrefix(s, "r"):
+		return number(s[1:]), driver.Whole
+	case strings.HasPrefix(s, "p"):
+		w, c, _ := strings.Cut(s[1:], "/")
+		return number(w), number(c)
+	}
+	return 0, 0
+}

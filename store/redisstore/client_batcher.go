@@ -137,7 +137,7 @@ func (c *batcher) waits(o *operation) {
 	c.wants++
 }
 
-// alike finds the same decision among those that came last. c.mu is held.
+// alike finds the same decision among the last ones that wait. c.mu is held.
 func (c *batcher) alike(q question) *operation {
 	for i := len(c.waiting) - 1; i >= max(0, len(c.waiting)-maxCombined); i-- {
 		if o := c.waiting[i]; o.ask == q && o.times < maxCombined {

@@ -28,7 +28,7 @@ import (
 // lane's Order keeps a call that was abandoned here until it is answered, and no call
 // is made here while one that was abandoned on the shared connection may be under way.
 //
-// Several servers may stand behind one address, each with some of the connections. So a
+// One address may lead to several servers, each with some of the connections. So a
 // new connection is used only if it leads to the same server as the shared one.
 type direct struct {
 	lane   *lane
@@ -112,7 +112,7 @@ func (d *direct) begins(ctx context.Context) *link {
 	case d.line.Load() != l: // the call that had d.turn has lost the connection
 		d.turn.Store(false)
 		return nil
-	case t-d.used.Load() > rest && !l.stands():
+	case t-d.used.Load() > rest && !l.isOpen():
 		d.drop()
 		d.turn.Store(false)
 		return nil
@@ -160,7 +160,7 @@ func (d *direct) drop() {
 	d.line.Store(nil)
 }
 
-// ask connects, or checks that the connection still stands, on a goroutine of its own:
+// ask connects, or checks that the connection still answers, on a goroutine of its own:
 // later calls use the connection.
 func (d *direct) ask(t int64) {
 	if t < d.again.Load() || !d.turn.CompareAndSwap(false, true) {
@@ -251,7 +251,7 @@ func (d *direct) end() {
 // calls with that context, as long as endings keeps it.
 type ending struct {
 	ctx  context.Context
-	done <-chan struct{} // of ctx: who pools contexts uses the same one for another request
+	done <-chan struct{} // of ctx: frameworks reuse one context object for several requests
 	link *link
 	stop func() bool
 

@@ -169,7 +169,7 @@ func cutWhileIdle(t *testing.T, server *testserver.RedisServer, cfg Server) {
 			links.mu.Lock()
 			defer links.mu.Unlock()
 			for l := range links.open {
-				if l.aside == nil || l.stands() {
+				if l.aside == nil || l.isOpen() {
 					return false
 				}
 			}
@@ -263,17 +263,17 @@ func TestStands(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !l.stands() {
+		if !l.isOpen() {
 			t.Errorf("%s: it does not stand before", name)
 		}
 		tt.do(other)
 		if tt.want {
 			<-time.After(20 * time.Millisecond)
-			if !l.stands() {
+			if !l.isOpen() {
 				t.Errorf("%s: it does not stand", name)
 			}
 		} else {
-			eventually(t, name, 5*time.Second, func() bool { return !l.stands() })
+			eventually(t, name, 5*time.Second, func() bool { return !l.isOpen() })
 		}
 		l.Close()
 		other.Close()

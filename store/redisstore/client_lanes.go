@@ -9,9 +9,9 @@ import (
 
 // lanes decide which calls of Open's client run on their callers' goroutines. That
 // spares a goroutine for each call, but rueidis obeys a context only while it waits for
-// an answer: not while another call connects, and not while the 1024 places for
-// requests to a server are taken. So calls run there only while all is well, and only
-// as many as cannot fill these places when their callers give up.
+// an answer: not while another call connects, and not while the 1024 slots for
+// requests to a server are taken. So calls run there only while no trouble is known, and
+// only as many as cannot fill these slots when their callers give up.
 //
 // Without Cluster there is one lane. In Cluster there are several, each for
 // neighbouring slots, which mostly have one server.

@@ -324,11 +324,11 @@ func newAside(conn net.Conn) *aside {
 	return a
 }
 
-// stands reports whether the other side has not closed the connection, as far as this
+// isOpen reports whether the other side has not closed the connection, as far as this
 // machine knows: nothing is to be read. While no call waits for an answer no goroutine
 // reads from the connection. With TLS the other side announces the end by something to
 // be read.
-func (l *link) stands() bool {
+func (l *link) isOpen() bool {
 	return l.raw == nil || l.raw.Control(l.peek) == nil && !l.bad
 }
 

@@ -2,6 +2,6 @@
 
 package redisstore
 
-// quietSocket takes every socket for one that stands. If it does not, the next call
+// quietSocket takes every socket for an open one. If it is not, the next call
 // finds out, and has an unknown outcome.
 func quietSocket(uintptr) bool { return true }

@@ -12,9 +12,9 @@
 //	<prefix><key>             b1:<id>:<since>:<owner>, or while readers or
 //	                          permits are out b1:~readers:<n>, b1:~permits/<N>:<n>
 //	<prefix>baton:q:{…}       list: the waiters, and since when they wait
-//	<prefix>baton:w:{…}       hash: waiters that renewed, and until when they live
+//	<prefix>baton:w:{…}       hash: waiters that renewed, and when they expire
 //	<prefix>baton:s:{…}       sorted set: shared holders and their deadlines
-//	<prefix>baton:i:{…}       hash: what is known of shared holders
+//	<prefix>baton:i:{…}       hash: kind, token and owner of shared holders
 //	<prefix>baton:T, …:H      the counter of tokens and its high-water mark
 //	<prefix>baton:r:{…}       the state of a rate limit: numbers
 //	<prefix>baton:d:<id>:{…}  when a request to a limit was allowed, and for
@@ -75,7 +75,7 @@
 // # What Redis does not promise
 //
 // Replication is asynchronous. A fail-over may forget a lock that is held, and two
-// holders may believe in it; tokens still rise, as the new primary seeds its counter
+// processes may consider themselves its holder; tokens still rise, as the new primary seeds its counter
 // from its clock. They may repeat if a replica is promoted while the old primary still
 // grants, within 140 ms of its last grant. Likewise a limit may allow again what the
 // new primary has not heard of, and an operation whose outcome it has not heard of can

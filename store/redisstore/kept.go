@@ -188,9 +188,9 @@ func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error
 	}
 	now := number(v[1])
 	for i := 2; i < len(v); i += 2 {
-		// What others have put there is left out.
+		// What other programs have put there is left out.
 		if kept, ok := rate.ParseOverride(text(v[i+1])); ok {
-			if o, stands := kept.At(text(v[i]), now); stands {
+			if o, lasts := kept.At(text(v[i]), now); lasts {
 				all = append(all, o)
 			}
 		}

@@ -255,7 +255,7 @@ func micros(v any) time.Duration { return time.Duration(number(v)) * time.Micros
 // knownLimits remembers what scripts are told of limits, so that a limit that is asked
 // again and again is checked once. Limits with the same hash replace each other.
 type knownLimits struct {
-	places [1024]atomic.Pointer[knownLimit]
+	slots [1024]atomic.Pointer[knownLimit]
 }
 
 type knownLimit struct {
@@ -278,8 +278,8 @@ func (k *knownLimit) script() *wire.Script {
 }
 
 func (k *knownLimits) of(l limits.Limit) (*knownLimit, error) {
-	place := &k.places[maphash.Comparable(limitSeed, l)%uint64(len(k.places))]
-	if known := place.Load(); known != nil && known.limit == l {
+	slot := &k.slots[maphash.Comparable(limitSeed, l)%uint64(len(k.slots))]
+	if known := slot.Load(); known != nil && known.limit == l {
 		return known, nil
 	}
 	a, err := rate.Of(l)
@@ -291,6 +291,6 @@ func (k *knownLimits) of(l limits.Limit) (*knownLimit, error) {
 		b = appendInt(b, n)
 	}
 	known := &knownLimit{l, [1]rate.Algorithm{a}, string(b)}
-	place.Store(known)
+	slot.Store(known)
 	return known, nil
 }

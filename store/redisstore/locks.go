@@ -189,7 +189,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 
 // leave ends any claim. held is "h" if it is known to be held.
 func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held string) error {
-	answer, err := s.run(ctx, leaveScript, n.full(), []string{c.ID, held, s.place(c, driver.ClaimTTL)})
+	answer, err := s.run(ctx, leaveScript, n.full(), []string{c.ID, held, s.entry(c, driver.ClaimTTL)})
 	if err != nil {
 		return err
 	}

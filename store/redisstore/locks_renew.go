@@ -113,7 +113,7 @@ func (s *Store) chunks(claims []driver.Claim, ask []int, simple func(driver.Clai
 			b.call.Args = append(b.call.Args, value(c.ID))
 		} else {
 			b.call.Keys = append(b.call.Keys, n.lock, n.queue(), n.waiters(), n.shared(), n.info())
-			b.call.Args = append(b.call.Args, c.ID, tokenArg(c), s.place(c, ttl))
+			b.call.Args = append(b.call.Args, c.ID, tokenArg(c), s.entry(c, ttl))
 		}
 	}
 	return chunks

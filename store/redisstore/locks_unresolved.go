@@ -39,7 +39,7 @@ type cleanup struct {
 	turn  chan struct{} // held by the goroutine that releases the claim, or looks at over and lost
 	over  bool
 	lost  bool          // a release was not answered: the server may execute it later, too
-	again chan struct{} // the caller released it once more: start again with the first pause
+	again chan struct{} // the caller released it once more: restart with the first pause
 }
 
 // lookDelays pass before and between the looks. What the network held back mostly
@@ -111,11 +111,11 @@ func (o *unresolved) watchLocked(c driver.Claim, end func(context.Context, drive
 	o.watched[c.ID] = v
 	o.wg.Go(func() {
 		for i := 0; i < len(lookDelays); i++ {
-			anew, err := v.wait(o.ctx, lookDelays[i])
+			restart, err := v.wait(o.ctx, lookDelays[i])
 			if err != nil {
 				break
 			}
-			if anew {
+			if restart {
 				i = -1
 			} else if !v.look(o.ctx, c, end) {
 				return
@@ -131,7 +131,7 @@ func (o *unresolved) watchLocked(c driver.Claim, end func(context.Context, drive
 }
 
 // wait pauses for d, or until ctx ends, or until the pauses are to start again.
-func (v *cleanup) wait(ctx context.Context, d time.Duration) (anew bool, err error) {
+func (v *cleanup) wait(ctx context.Context, d time.Duration) (restart bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// maxToken is the highest number that scripts can count to: they reckon in
-// floating point.
+// maxToken is the highest number that scripts can count to: Lua's numbers are floating
+// point.
 const maxToken = 1 << 53
 
 // Raise implements quorum.Member.
@@ -77,7 +77,7 @@ const lifeFor = 10 * time.Second
 // With Open's client a restart is noticed by the connections that were made
 // since, and the server is asked again then. A client that the caller brought
 // does not tell of its connections, so each call asks the server, which costs a
-// round trip; those who call at the same time share one. FLUSHALL is not noticed.
+// round trip; calls at the same time share one. FLUSHALL is not noticed.
 func (s *Store) Life(ctx context.Context) (quorum.Life, error) {
 	if s.client.Cluster() || s.client.FollowsPrimary() {
 		return quorum.Life{}, fmt.Errorf("redis: neither Cluster nor Sentinel is one server: %w", errors.ErrUnsupported)

@@ -32,7 +32,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	}
 	answer, err := s.run(ctx, enterScript, n.full(), []string{
 		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
-		queue, look, s.place(r.Claim, r.TTL), tokenArg(r.Claim),
+		queue, look, s.entry(r.Claim, r.TTL), tokenArg(r.Claim),
 	})
 	s.unresolved.attempted(r.ID, r.Retry, err)
 	if err != nil {
@@ -79,9 +79,9 @@ func (s *Store) waiting(a []any) driver.Grant {
 	return g
 }
 
-// place is the text of a claim's entry in the queue, as far as the claim and
-// the TTL can tell it; scripts that do not find it look for the ID.
-func (s *Store) place(c driver.Claim, ttl time.Duration) string {
+// entry is the text of a claim's entry in the queue, as far as claim and TTL determine
+// it. Scripts that do not find this text look for the ID.
+func (s *Store) entry(c driver.Claim, ttl time.Duration) string {
 	if c.Ticket <= 0 {
 		return ""
 	}

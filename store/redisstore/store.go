@@ -76,7 +76,7 @@ func (s *Store) Traits() driver.Traits { return traits }
 
 // Config says how a store works. The zero value is fine.
 type Config struct {
-	// Prefix stands before the name of every key that the store uses. Defaults to
+	// Prefix begins the name of every key that the store uses. Defaults to
 	// none, so that a lock's name on the server is its key. A prefix may contain
 	// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
 	// Cluster. It may not contain "baton:".
@@ -89,7 +89,7 @@ type Config struct {
 	Prefix string
 
 	// AllowEviction accepts a server that may evict keys when its memory is full. A
-	// lock that is evicted is free while its holder still believes in it. Defaults to
+	// lock that is evicted is free while a process still considers itself its holder. Defaults to
 	// refusing such a server, with an *EvictionError.
 	AllowEviction bool
 }

@@ -37,7 +37,7 @@ type watcher struct {
 	alone   [1]*watcher // this watcher: the slice in byID while no other watches the ID
 }
 
-// shard is where the watchers of an ID are. IDs are random.
+// shard has the watchers of an ID. IDs are random.
 func (p *pushes) shard(id string) *watcherShard {
 	n := len(id)
 	if n > 0 {
@@ -90,7 +90,7 @@ func (sh *watcherShard) remove(id string, w *watcher) {
 }
 
 // start opens the connection, once. No caller waits for it: a waiter that is granted
-// before the connection stands finds its grant when it renews its position.
+// before there is a connection finds its grant when it renews its position.
 func (p *pushes) start() {
 	if p.started.Load() {
 		return

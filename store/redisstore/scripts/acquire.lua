@@ -1,11 +1,10 @@
--- Acquires an exclusive lock that is free and that nobody waits for: the path
--- that must be fast. Whatever else it finds it leaves to enter.lua. It does
--- what take.lua does for several, and stands before all functions, as join.lua
--- does.
+-- Acquires an exclusive lock that is free and has no waiters: the path that must
+-- be fast. Everything else is left to enter.lua. acquire_one.lua does the same for
+-- combined.lua. This file comes before all functions, as enqueue.lua does.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue
 -- ARGV  1 the lock's value  2 ttl, ms
--- Answers the token, or -1: not that simple.
+-- Answers the token, or -1: not handled here.
 
 local n
 do

@@ -1,8 +1,8 @@
--- take acquires an exclusive lock that is free and that nobody waits for. It
--- answers the token, or -1: not that simple.
-local function take(lock, T, H, queue, value, ms)
+-- acquireOne acquires an exclusive lock that is free and has no waiters. It
+-- answers the token, or -1: not handled here.
+local function acquireOne(lock, T, H, queue, value, ms)
 	-- A lock that is free may have waiters: its holder expired, or a foreign
-	-- client deleted it. They come first.
+	-- client deleted it. The waiters come first.
 	if redis.call('EXISTS', queue) == 1 then
 		return -1
 	end

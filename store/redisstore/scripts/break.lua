@@ -1,4 +1,5 @@
--- Takes a lock from all its holders, tells every process, and hands over.
+-- Revokes the claims of all holders of a lock, tells every process, and grants the
+-- lock to the next waiters.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
 -- ARGV  1 the channel that all processes read
@@ -13,7 +14,7 @@ elseif state ~= 'free' and call('PTTL', k.L) == -1 then
 	return {-1, 'string'}
 end
 
--- IDs are published when they are worth nothing any more.
+-- The published IDs hold nothing any more, so to know them is no use.
 local holders = 0
 if state == 'whole' then
 	holders = 1
@@ -28,5 +29,5 @@ elseif state == 'shared' then
 	call('DEL', k.s, k.i)
 end
 call('DEL', k.L)
-hand(k)
+grantWaiters(k)
 return {holders}

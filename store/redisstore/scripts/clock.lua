@@ -25,14 +25,14 @@ local function seed(T, H, n, ahead)
 	return n
 end
 
--- reseed begins another window after T has shown n: gone, or used up.
+-- reseed begins another window after INCR of T answered n: T is gone or used up.
 local function reseed(T, H, n)
 	local t = micros()
 	if n < 1e15 then
 		n = tonumber(redis.call('GET', H) or 0) or 0
 		if n - t > 200000 then
-			-- The clock was set back. The counter goes on as fast as before, or
-			-- those who died in line would live on in it.
+			-- The clock was set back. Keep the counter's pace, or the positions of
+			-- dead waiters would never expire.
 			local left = redis.call('PTTL', H)
 			if left > 0 then
 				n = math.max(n, n - 131072 + (AGES - left) * 1000)

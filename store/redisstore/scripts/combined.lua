@@ -11,9 +11,9 @@ for n = 1, #KEYS / 2 - 1 do
 	local lock, queue, value, ms = KEYS[2 * n + 1], KEYS[2 * n + 2], ARGV[2 * n - 1], ARGV[2 * n]
 	local ok, answer
 	if ms == '' then
-		ok, answer = pcall(give, lock, KEYS[1], queue, value)
+		ok, answer = pcall(releaseOne, lock, KEYS[1], queue, value)
 	else
-		ok, answer = pcall(take, lock, KEYS[1], KEYS[2], queue, value, ms)
+		ok, answer = pcall(acquireOne, lock, KEYS[1], KEYS[2], queue, value, ms)
 	end
 	if not ok then
 		answer = type(answer) == 'table' and answer.err or tostring(answer)

@@ -1,9 +1,9 @@
 -- decide answers one request as rate.Request.Decide does, and keeps what
 -- becomes of it. It fails, if at all, before it has changed anything.
 --
--- names are those of the states, id that of what is remembered for the
--- request's ID, if it has one, all the parameters of the limits, each with its
--- cost and what it does; told says that now is not the server's. It answers:
+-- names are the keys of the states. id is the key of what is remembered for the
+-- request's ID, if it has one. all are the parameters of the limits, each with its
+-- cost and its functions. told says that now is not the server's. It answers:
 --
 --   {at, for each limit: µs, remaining, next, reset}  decided. µs until its
 --         turn; or if it is refused minus 1 minus those after which to retry,
@@ -53,12 +53,13 @@ local function keep(name, text, s, ms)
 		end
 	elseif new ~= text then
 		call('SET', name, new, 'PX', format('%.0f', ms))
-	else -- nobody may have said for how long
+	else -- it may have no expiry
 		call('PEXPIRE', name, format('%.0f', ms))
 	end
 end
 
--- ask is a machine's, where others have consumed some of the capacity.
+-- ask asks q's kind, where others of the capacity were consumed under other kinds of
+-- limits; all of that has come back after back µs.
 local function ask(q, s, now, cost, ahead, others, back)
 	if others == 0 then
 		return q.does.ask(q, s, now, cost, ahead)

@@ -18,5 +18,5 @@ if state == 'shared' then
 end
 local owner = string.match(v, '^b1:[^:]*:%d+:(.*)$')
 join(k, nil, 'r1', id, owner or '', token, ms)
-hand(k)
+grantWaiters(k)
 return token

@@ -1,6 +1,6 @@
--- drop ends what id holds, if it holds, which it answers. state and v are what
--- settle says. Who calls it hands over.
-local function drop(k, id, state, v)
+-- endHeld ends what id holds. It answers whether id held. state and v come from
+-- settle. The caller grants the lock to the next waiter.
+local function endHeld(k, id, state, v)
 	local own = 'b1:' .. id .. ':'
 	if state == 'whole' and sub(v, 1, #own) == own then
 		call('DEL', k.L)

@@ -1,7 +1,7 @@
--- First part of enter.lua: takes a place in line behind one holder that will
--- hand over, which is what most attempts on a contended lock come to. It
--- stands before the functions that the rest needs, because Lua makes those
--- anew at every call, and that costs more than all that is done here.
+-- First part of enter.lua: queues a claim behind a single holder of Baton, which is
+-- what most attempts on a contended lock come to. It comes before the functions that
+-- the rest needs, because Lua creates those again at every call, and that costs more
+-- than all that is done here.
 if ARGV[7] ~= '' and ARGV[8] == '' and ARGV[10] == '' then
 	local v = redis.pcall('GET', KEYS[1])
 	local id = ARGV[1]
@@ -10,7 +10,8 @@ if ARGV[7] ~= '' and ARGV[8] == '' and ARGV[10] == '' then
 	if left and left >= 0 and (ARGV[7] == 'q' or redis.call('LLEN', KEYS[4]) < tonumber(string.sub(ARGV[7], 2))) then
 		local n = redis.call('INCR', KEYS[2])
 		local t = redis.call('TIME')
-		-- As in state.lua, a place lives from a number that is hardly slow.
+		-- As in state.lua, the lifetime of a position begins with a number that is
+		-- hardly slow.
 		if n >= 1e15 and n % 131072 ~= 0 and t[1] * 1000000 + t[2] - n <= 20000 then
 			local entry = string.format('%.0f', n) .. '\t' .. id .. '\t' .. ARGV[3] .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. ARGV[2]
 			if redis.call('RPUSH', KEYS[4], entry) == 1 or n % 16 == 0 then
@@ -18,7 +19,8 @@ if ARGV[7] ~= '' and ARGV[8] == '' and ARGV[10] == '' then
 			end
 			return {2, n, 0, left}
 		end
-		-- T is slow, used up or gone. Who draws next must see that, too.
+		-- T is slow, used up or gone. The next script that draws a number must see
+		-- that, too.
 		redis.call(n < 1e15 and 'DEL' or 'DECR', KEYS[2])
 	end
 end

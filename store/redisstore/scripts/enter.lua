@@ -1,13 +1,13 @@
--- Acquires any lock, or takes a place in line, or tells who is in the way.
+-- Grants the lock, or queues the claim, or refuses and returns the holder.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
 -- ARGV  1 id  2 owner  3 want: x, r1, p2/10  4 ttl, ms  5 claim, ms
 --       6 channel of the process  7 "q" to queue, "q3" where at most 3 wait
---       8 "r" to look for the place
---       that an earlier attempt may have left  9 text of that place, or ""
+--       8 "r" to look for the entry in the queue that an earlier attempt may have
+--       left  9 text of that entry, or ""
 --       10 the token that an earlier attempt was told, or ""
 -- Answers {1, token}                           granted
---         {2, ticket, foreign, left ms}        in line
+--         {2, ticket, foreign, left ms}        queued
 --         {3, value, ttl ms, waiting, info}    refused: held
 --         {4, value}                           refused: other capacity
 --         {5, type}                            refused: not a lock
@@ -29,24 +29,24 @@ if odd then
 	return odd
 end
 
-local place, ticket
+local entry, ticket
 if ARGV[8] == 'r' then
-	place, ticket = find(k, id, ARGV[9])
-	if place then
+	entry, ticket = find(k, id, ARGV[9])
+	if entry then
 		stay(k, id)
 	end
 end
 
 if (state == 'free' or state == 'shared') and call('EXISTS', k.q) == 1 then
-	hand(k)
-	token = place and confirm(k, id, ms)
+	grantWaiters(k)
+	token = entry and confirm(k, id, ms)
 	if token then
 		return {1, token}
 	end
 	state, v = look(k)
 	left = call('PTTL', k.L)
 end
-if place then
+if entry then
 	return waiting(k, ticket)
 end
 
@@ -68,7 +68,7 @@ local most = tonumber(sub(ARGV[7], 2))
 local length = most and call('LLEN', k.q)
 if most and length >= most then
 	local living, dead = 0, 0
-	for first = 0, length - 1, 100 do -- no more is read than it takes to know
+	for first = 0, length - 1, 100 do -- reads no more entries than needed
 		for _, e in ipairs(call('LRANGE', k.q, first, first + 99)) do
 			local stamp, other = string.match(e, ENTRY)
 			if stamp and alive(k, stamp, other, ticket) then
@@ -82,7 +82,7 @@ if most and length >= most then
 		end
 	end
 end
-local entry = num(ticket) .. '\t' .. id .. '\t' .. want .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. owner
+entry = num(ticket) .. '\t' .. id .. '\t' .. want .. '\t' .. ARGV[5] .. '\t' .. ARGV[6] .. '\t' .. owner
 -- Waiters that never wait for a full refresh do not prolong the queue, so
 -- joining does it now and then.
 if call('RPUSH', k.q, entry) == 1 or ticket % 16 == 0 then

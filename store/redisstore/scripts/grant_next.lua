@@ -1,8 +1,9 @@
--- pass hands an exclusive lock that its holder gives up to e, the entry that
--- was popped off the queue's head, if that is an exclusive waiter that has
--- joined lately. It answers 1; or -1, with e back in its place: not that simple.
--- A grant stands although its user may not publish it: the waiter finds it.
-local function pass(lock, T, queue, e)
+-- grantNext grants an exclusive lock, which its holder releases, to e: the entry
+-- that was popped off the queue's head. e must be an exclusive waiter that has
+-- joined lately. It answers 1: granted; -1: not handled here, and e is back at the
+-- queue's head. The grant is valid even if this user may not publish it: the waiter
+-- finds it at its next poll.
+local function grantNext(lock, T, queue, e)
 	local stamp, id, ms, channel, owner = string.match(e, '^(%d+)\t([^\t]+)\tx\t(%d+)\t([^\t]+)\t(.*)$')
 	if stamp then
 		local n = redis.call('INCR', T)
@@ -14,7 +15,7 @@ local function pass(lock, T, queue, e)
 				return 1
 			end
 		else
-			-- T is gone or used up. Who draws next must see that, too.
+			-- T is gone or used up. The next script that draws a number must see that, too.
 			redis.call(n < 1e15 and 'DEL' or 'DECR', T)
 		end
 	end

@@ -1,4 +1,4 @@
--- Tells all that is known of a lock and changes nothing.
+-- Answers all that is stored of a lock and changes nothing.
 --
 -- KEYS  1 lock  2 queue  3 waiters  4 shared  5 info
 -- Answers {TIME µs, state, value, ttl ms, {entry…}, {id, deadline…} of the

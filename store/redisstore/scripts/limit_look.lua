@@ -1,4 +1,4 @@
--- Tells what is kept of one limit.
+-- Answers what is stored of one limit and changes nothing.
 --
 -- KEYS  1 the limit's state
 -- Answers {seconds, µs, ms left or -1, the state}, or nothing if there is none. The

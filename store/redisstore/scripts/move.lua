@@ -1,4 +1,4 @@
--- Passes what one ID holds to another, for another ttl.
+-- Moves what one ID holds to another ID, for another ttl.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue  5 waiters  6 shared  7 info
 -- ARGV  1 id  2 ttl, ms  3 token, "" if the caller does not know it  4 the new

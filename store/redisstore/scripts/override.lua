@@ -2,9 +2,9 @@
 --
 -- KEYS  1 the hash of overrides, by the key of the limit
 -- ARGV  1 the key of the limit, or '' to list them, 2 its N, period and burst, with a
---       space behind each, 3 µs to keep it for, 0 to remove it, 4 how many may stand
--- Answers {1}, or {0} if as many others stand; a list is {1, now, key, text, …}; or it is
--- {2, what is there and is no hash}.
+--       space behind each, 3 µs to keep it for, 0 to remove it, 4 how many there may be
+-- Answers {1}, or {0} if there are as many others; a list is {1, now, key, text, …}; or it is
+-- {2, type of what is there instead of a hash}.
 
 local call, find, format = redis.call, string.find, string.format
 local K, key, keep = KEYS[1], ARGV[1], tonumber(ARGV[3])
@@ -20,7 +20,7 @@ end
 local t = call('TIME')
 local now = tonumber(t[1]) * 1000000 + tonumber(t[2])
 
-local function stands(text)
+local function lasts(text)
 	local ends = tonumber(string.match(text, ' (%d+)$'))
 	return ends and ends > now
 end
@@ -28,7 +28,7 @@ end
 if key == '' then
 	local answer = {1, format('%.0f', now)}
 	for i = 1, #all, 2 do
-		if stands(all[i + 1]) then
+		if lasts(all[i + 1]) then
 			answer[#answer + 1], answer[#answer + 2] = all[i], all[i + 1]
 		end
 	end
@@ -41,7 +41,7 @@ local others = 0
 for i = 1, #all, 2 do
 	if all[i] == key then
 		-- It is replaced.
-	elseif stands(all[i + 1]) then
+	elseif lasts(all[i + 1]) then
 		others = others + 1
 	else
 		call('HDEL', K, all[i])

@@ -1,6 +1,6 @@
 -- What package rate does. States and parameters are its own, from index 1. All
 -- numbers are integers below 2^53: of these + - * and fmod are exact, and so
--- is the division of a multiple. A quotient is no more than a guess.
+-- is the division of a multiple. Any other quotient is only an estimate.
 
 local call, fmod, floor, min, max = redis.call, math.fmod, math.floor, math.min, math.max
 local gmatch, find, format, concat = string.gmatch, string.find, string.format, table.concat
@@ -53,7 +53,7 @@ local function longer(us, frac, than, fraction)
 end
 
 -- whole is how many tokens it takes to be as long as a span, at most most. The
--- guess is off by two at worst.
+-- estimate is off by two at worst.
 local function whole(tokens, period, us, frac, most)
 	local n = min(floor((us * tokens + frac) / period), most)
 	for _ = 1, 4 do

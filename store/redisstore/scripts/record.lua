@@ -6,12 +6,12 @@
 -- Answers {1, ms left, token, owner, attempts, state, began, finished, result}, and
 -- to look is to find without the result;
 -- {0, last token, its state} if the attempt is superseded or there is no
--- record; or {2, what is there and is no record}.
+-- record; or {2, type of what is there instead of a record}.
 
 local call, find, format = redis.call, string.find, string.format
 local K, act, token, keep = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 
--- below compares tokens. They have up to 19 digits, which a number would round.
+-- below compares tokens as texts: they have up to 19 digits, which numbers round.
 local function below(a, b)
 	return #a < #b or #a == #b and a < b
 end
@@ -42,8 +42,8 @@ local function answer()
 	return {1, call('PTTL', K), v[1], v[2] or '', v[3], v[4], v[5] or '', v[6] or '', v[7] or ''}
 end
 
--- refuse changes nothing, but asks as if: a server that may not write, or no
--- longer, does not know what has begun.
+-- refuse changes nothing, but makes an attempt to write: a replica, or a primary that
+-- was demoted, does not know what has begun and must answer an error.
 local function refuse()
 	local may = redis.pcall('HDEL', K, '')
 	if type(may) == 'table' and may.err then

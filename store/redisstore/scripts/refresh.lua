@@ -1,8 +1,8 @@
--- Confirms a batch of claims of any kind, holders and waiters alike.
+-- Renews a batch of claims of any kind, holders and waiters alike.
 --
 -- KEYS  1 T  2 H  then for each claim: lock, queue, waiters, shared, info
 -- ARGV  1 ttl, ms  then for each claim: id, its token if it is known to be
---       held, or "", and the text of its place, or ""
+--       held, or "", and the text of its entry in the queue, or ""
 -- Answers for each claim {0} lost, {1, token} held, {2, …} waiting as in
 -- enter.lua, {6, error}.
 
@@ -15,15 +15,15 @@ local function refresh(k, id, held, entry)
 	elseif held then
 		return {0}
 	end
-	local place, ticket = find(k, id, entry)
-	if not place then
+	local found, ticket = find(k, id, entry)
+	if not found then
 		return {0}
 	end
 	stay(k, id)
-	-- The holder may have expired, or a foreign one gone.
+	-- The holder may have expired, or one of another program may have released.
 	local state = look(k)
 	if state == 'free' or state == 'shared' then
-		hand(k)
+		grantWaiters(k)
 		token = confirm(k, id, ms)
 		if token then
 			return {1, token}

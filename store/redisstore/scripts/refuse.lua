@@ -1,4 +1,4 @@
--- stranger answers {5, type} if what lies there is not a lock. left is its PTTL.
+-- stranger answers {5, type} if what the key has is not a lock. left is its PTTL.
 local function stranger(k, state, left)
 	if state == 'other' then
 		local t = call('TYPE', k.L)
@@ -8,7 +8,7 @@ local function stranger(k, state, left)
 	end
 end
 
--- differs says whether the lock is shared by those who want another capacity.
+-- differs says whether the lock is shared by holders with another capacity.
 local function differs(state, v, want)
 	local _, _, kind = parse(want)
 	return state == 'shared' and kind and sub(v, 1, #kind) ~= kind

@@ -1,11 +1,11 @@
--- Releases an exclusive lock and hands it to the head of the queue if that is
+-- Releases an exclusive lock and grants it to the head of the queue, if that is
 -- an exclusive waiter that has joined lately: the path that must be fast.
--- Whatever else it finds it leaves to leave.lua. It does what give.lua does for
--- several, and stands before all functions, as join.lua does.
+-- Everything else is left to end.lua. release_one.lua does the same for
+-- combined.lua. This file comes before all functions, as enqueue.lua does.
 --
 -- KEYS  1 lock  2 T  3 queue
 -- ARGV  1 the beginning of the holder's value, "b1:<id>:"
--- Answers 1: released; 0: not held; -1: not that simple.
+-- Answers 1: released; 0: not held; -1: not handled here.
 
 local e
 do

@@ -1,3 +1,3 @@
--- The rest of release.lua: somebody waits.
+-- Rest of release.lua, when the queue is not empty: grant to its head.
 
-return pass(KEYS[1], KEYS[2], KEYS[3], e)
+return grantNext(KEYS[1], KEYS[2], KEYS[3], e)

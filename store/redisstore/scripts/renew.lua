@@ -1,8 +1,8 @@
--- Confirms a batch of exclusive locks that are known to be held.
+-- Renews a batch of exclusive locks that are known to be held.
 --
 -- KEYS  the locks
 -- ARGV  1 ttl, ms  then for each lock the beginning of its value, "b1:<id>:"
--- Answers for each lock 1: confirmed; 0: not held exclusively.
+-- Answers for each lock 1: renewed; 0: not held exclusively.
 
 local answers = {}
 for n, lock in ipairs(KEYS) do

@@ -1,6 +1,6 @@
 
--- What rate.several does: a name has a state for each kind of limits under which
--- something was taken, and what was taken under the others counts, too.
+-- What rate.several does: a key has a state for each kind of limit under which
+-- something was taken, and what was taken under the other kinds counts, too.
 
 local CONSUMED = EXACT / 8
 
@@ -34,9 +34,9 @@ local function consumed(s, now)
 	return n, back
 end
 
--- split answers the own state, all that still counts with false in the place of
--- the own, if there is more than that, how much of the others has not come back, and
--- when it has.
+-- split answers q's own state; a list of all states that still count, with false for
+-- q's own, or nothing if q's own is the only one; how much of the others has not come
+-- back; and when it has.
 local function split(q, s, now)
 	if #s == 0 or owns(q, s) then
 		return s, nil, 0, 0

@@ -1,17 +1,19 @@
--- Takes for requests that ask one limit each, as decide.lua does. It stands
--- before all functions, as join.lua does, and does itself what most of them come
--- to. What is odd it leaves to simple_rest.lua.
+-- Decides requests that ask one limit each, as decide.lua does. It comes before all
+-- functions, as enqueue.lua does, and handles the usual states itself. Other states
+-- are left to simple_rest.lua.
 --
 -- KEYS  for each request the limit's state
 -- ARGV  for each request how often it is made, its cost, and the numbers of the
 --       algorithm
--- A window's state with many moments begins with one more, 0, with what counts in
--- all: so it need not be read as a whole. Whoever does takes that for over.
+-- A window's state with many moments begins with one more entry: the moment 0, with
+-- the sum of all counts, so that this script need not read all of it. Code that reads
+-- every moment skips this entry as expired.
 --
--- Answers for each request, or for the only one just that, a text: when, in
--- seconds and µs, and the state that was there, or a shorter one that says the
--- same about the request, from which the rest follows. Or
--- what decide does: at, and then for each time µs, remaining, next and reset.
+-- Answers for each request (for a single one without the list) a text: the time, in
+-- seconds and µs, and the state that was found, or a shorter one from which the same
+-- decision follows. The caller decides by that once more. For a state that is left to
+-- simple_rest.lua the answer is that of decide: at, and then for each time µs,
+-- remaining, next and reset.
 
 local answers, left, now = {}, nil, nil
 do
@@ -20,7 +22,7 @@ do
 	local t = call('TIME')
 	local second, micro = t[1], t[2]
 	now = second * 1000000 + micro
-	-- What is told of a request; of the next one it is mostly the same.
+	-- The argument of the last request: that of the next one is mostly the same.
 	local told, kind, times
 	local rate, tokens, full, length, most
 	local cost, limit, life, ends, head
@@ -53,7 +55,7 @@ do
 
 		local odd, new, reset = true, nil, nil
 		if type(text) == 'table' then
-			-- Another type: it stays odd.
+			-- Another type: left to simple_rest.lua.
 		elseif kind == 3 then
 			local used, frac = 0, 0
 			odd = false
@@ -136,8 +138,8 @@ do
 				reset = moment - now
 			end
 			if not odd and n > 16 then
-				-- Of a long state only this is told: when something comes back, when
-				-- enough for the first who is refused has, and when all has.
+				-- Of a long state the answer has only: when something comes back, when
+				-- enough for the first refused request has, and when all has.
 				local first, enough, sum, since = used >= limit and used - limit + 1 or 1, used + taken + cost - limit, 0, 0
 				if enough > used then
 					enough = 0 -- that is of what is taken now

@@ -1,4 +1,4 @@
--- The rest of simple.lua.
+-- Rest of simple.lua: decides by decide what simple.lua left.
 
 for _, i in ipairs(left) do
 	local times, text = string.match(ARGV[i], '^(%d+) (.*)$')

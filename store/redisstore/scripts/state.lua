@@ -6,17 +6,17 @@ local call = redis.call
 local sub = string.sub
 local ENTRY = '^(%d+)\t([^\t]+)\t([^\t]+)\t(%d+)\t([^\t]+)\t(.*)$'
 
--- now draws a number that is at most 20 ms slow, 140 ms while the counter is
--- ahead of the clock, for deadlines of waiters: they
--- are reckoned by the counter, because it does not go back with the clock.
+-- now draws a number that is at most 20 ms slow, or 140 ms while the counter is ahead
+-- of the clock. Deadlines of waiters count from it, because the counter does not go
+-- back with the clock.
 local function now(k)
 	local n = tick(k.T, k.H)
 	local t = micros()
 	if t - n > 20000 then
 		return seed(k.T, k.H, t)
 	elseif n - t > 200000 and call('PTTL', k.T) > 140 then
-		-- The clock was set back, and so was when T expires: it would stand
-		-- still for as long as that.
+		-- The clock was set back, and with it the moment at which T expires: the
+		-- counter would stand still until then.
 		return seed(k.T, k.H, n, true)
 	end
 	return n
@@ -56,8 +56,8 @@ local function used(v)
 	return tonumber(string.match(v, ':(%d+)$')) or 0
 end
 
--- less takes weight off a shared lock and answers its new value, nothing if
--- nobody is left.
+-- less takes weight off a shared lock and answers its new value, or nothing if no
+-- holder is left.
 local function less(k, v, weight)
 	if call('ZCARD', k.s) == 0 then
 		call('DEL', k.L, k.s, k.i)
@@ -70,7 +70,7 @@ local function less(k, v, weight)
 	return v
 end
 
--- settle looks, after it has dropped the shared holders that have expired.
+-- settle removes the shared holders that have expired, then looks.
 local function settle(k)
 	local state, v = look(k)
 	if state ~= 'shared' then
@@ -95,8 +95,8 @@ local function whole(k, id, owner, token, ms)
 	call('SET', k.L, 'b1:' .. id .. ':' .. num(token) .. ':' .. owner, 'PX', ms)
 end
 
--- outlive has what is kept of shared holders last longer than the lock's key,
--- which is given so many ms, and not for ever: holders may die.
+-- outlive makes the keys of shared holders last a minute longer than the lock's key,
+-- which is given ms. They do not last for ever, because holders may crash.
 local function outlive(k, ms)
 	call('PEXPIRE', k.s, num(ms + 60000))
 	call('PEXPIRE', k.i, num(ms + 60000))
@@ -110,7 +110,7 @@ local function join(k, v, want, id, owner, token, ms)
 	if v then
 		left, sum = call('PTTL', k.L), used(v)
 	else
-		-- Left over when a foreign client deleted the lock.
+		-- A client of another program may have deleted the lock and left these.
 		call('DEL', k.s, k.i)
 	end
 	if call('ZADD', k.s, 'NX', num(micros() + ms * 1000), id) == 0 then
@@ -123,7 +123,7 @@ local function join(k, v, want, id, owner, token, ms)
 	return v
 end
 
--- fits says whether want can be granted beside those who hold.
+-- fits says whether want can be granted beside the present holders.
 local function fits(state, v, want)
 	if state == 'free' then
 		return true
@@ -143,10 +143,10 @@ local function alive(k, stamp, id, time)
 	return later and tonumber(later) > time
 end
 
--- hand grants those at the head of the queue who are alive and fit, and tells
--- their processes. It skips the dead, and those who hold: an attempt that came
--- late leaves a second place.
-local function hand(k)
+-- grantWaiters grants the waiters at the head of the queue that are alive and fit, and
+-- tells their processes. It removes waiters that have expired, and those that hold
+-- already: an attempt that came late leaves a second entry.
+local function grantWaiters(k)
 	if call('EXISTS', k.q) == 0 then
 		return
 	end
@@ -193,10 +193,9 @@ local function hand(k)
 	end
 end
 
--- confirm prolongs what id holds and answers its token, nothing if it does not
--- hold. known is the token that the caller was told, if it was: then it has so
--- many ms from now. Who was not told waits, or asks again, and a request of his
--- that comes late must not take time off what he has been granted since.
+-- confirm renews what id holds and answers its token, or nothing if it does not hold.
+-- With known (the caller has its token) the claim ends ms from now. Without it the
+-- end only moves later: a late request of a waiter must not shorten its grant.
 local function confirm(k, id, ms, known)
 	local state, v = look(k)
 	local told = known
@@ -205,9 +204,9 @@ local function confirm(k, id, ms, known)
 		if sub(v, 1, #own) ~= own then
 			return nil
 		end
-		-- Sixteen digits are the token, thirteen the time of a grant whose
-		-- token only its answer told. If that never came, nobody knows it,
-		-- and nobody else was granted since: a new one does.
+		-- Sixteen digits are the token. Thirteen are the time of a grant whose
+		-- token was only in its answer. If that answer was lost, the token is
+		-- unknown; no other claim was granted since, so a new token will do.
 		local since, owner = string.match(sub(v, #own + 1), '^(%d+):(.*)$')
 		if since and #since >= 16 then
 			known = tonumber(since)
@@ -238,9 +237,9 @@ local function confirm(k, id, ms, known)
 	end
 end
 
--- queued says whether the queue has this entry. Places stand in the order of
--- their tickets, so that a long queue need not be read for it. One that is in
--- disorder, after the counter was lost, is.
+-- queued says whether the queue has this entry. Entries are in the order of their
+-- tickets, so a long queue is searched by halves. After the counter was lost they may
+-- be out of order; then all of the queue is read.
 local function queued(k, entry)
 	local first, last = 0, call('LLEN', k.q) - 1
 	local ticket = last > 200 and tonumber(string.match(entry, '^%d+'))
@@ -287,14 +286,14 @@ local function find(k, id, entry)
 	call('HDEL', k.w, id)
 end
 
--- stay keeps a waiter alive. Who joins and is granted soon never calls it, so
--- the deadline kept in w is the exception.
+-- stay keeps a waiter alive. A waiter that is granted soon never gets here, so most
+-- waiters have no deadline in w.
 local function stay(k, id)
 	local time = now(k)
 	call('HSET', k.w, id, num(time + WAITER))
 	call('EXPIRE', k.w, 60)
 	call('EXPIRE', k.q, 60)
-	-- release.lua does not clear w for those to whom it hands over.
+	-- release.lua does not remove a waiter that it grants from w.
 	if call('HLEN', k.w) > 64 + 4 * call('LLEN', k.q) then
 		local all = call('HGETALL', k.w)
 		for n = 1, #all, 2 do

@@ -1,6 +1,6 @@
--- Acquires several locks, of any kind, or none. First it looks at all, and settles
--- there what is due, as enter.lua does; then it takes all. If one is in the way
--- it gives back what an earlier attempt has got.
+-- Acquires several locks, of any kind, or none. First it looks at each, removes
+-- holders that have expired and grants waiters, as enter.lua does; then it acquires
+-- all. If one lock is held, it releases what an earlier attempt has acquired.
 --
 -- KEYS  1 T  2 H  then for each lock: lock, queue, waiters, shared, info
 -- ARGV  for each lock: id, owner, want, ttl in ms, and the token that an earlier
@@ -30,13 +30,13 @@ local function obstacle(k)
 			return odd
 		end
 	end
-	local line = call('EXISTS', k.q) == 1
-	if line and (k.state == 'free' or k.state == 'shared') then
-		hand(k)
+	local queued = call('EXISTS', k.q) == 1
+	if queued and (k.state == 'free' or k.state == 'shared') then
+		grantWaiters(k)
 		k.state, k.v = look(k)
-		line = call('EXISTS', k.q) == 1
+		queued = call('EXISTS', k.q) == 1
 	end
-	if line or not fits(k.state, k.v, k.want) then
+	if queued or not fits(k.state, k.v, k.want) then
 		return refusal(k, k.state, k.v, k.want, call('PTTL', k.L))
 	end
 end
@@ -45,8 +45,8 @@ for n, k in ipairs(wanted) do
 	local why = obstacle(k)
 	if why then
 		for _, other in ipairs(wanted) do
-			if drop(other, other.id, settle(other)) then
-				hand(other)
+			if endHeld(other, other.id, settle(other)) then
+				grantWaiters(other)
 			end
 		end
 		table.insert(why, 1, n)

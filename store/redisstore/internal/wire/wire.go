@@ -89,7 +89,7 @@ type Client interface {
 	Primaries(ctx context.Context, f func(Node) error) error
 
 	// Subscribe reads channels on a connection of its own. It calls ready each time the
-	// subscription stands, also after a reconnection, and message for each message,
+	// subscription is active, also after a reconnection, and message for each message,
 	// from one goroutine. It returns when the connection is lost or ctx ends, never
 	// nil.
 	Subscribe(ctx context.Context, channels []string, ready func(), message func(text string)) error

@@ -37,9 +37,9 @@
 // # What it does not promise
 //
 // The servers' clocks must advance at about the same speed. If clocks jump on so many
-// servers that the lock stands on fewer than a majority of the others, two processes
-// may believe in it. The same holds for a lock that an operator deletes on that many
-// servers.
+// servers that fewer than a majority of the others still has the lock, two processes may
+// consider themselves the holder. The same goes for a lock that an operator deletes on
+// that many servers.
 //
 // There are no permits. Each server by itself bounds how many hold there, but holders
 // need not meet on one server: five servers that admit C holders each admit 5C grants,

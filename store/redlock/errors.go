@@ -159,9 +159,9 @@ func (s *Store) verdict(key string, answers []answer) error {
 			if held.Remaining == 0 || e.Remaining > held.Remaining && (held.Foreign || !e.Foreign) {
 				held.Owner, held.Age, held.Remaining, held.Foreign = e.Owner, e.Age, e.Remaining, e.Foreign
 			}
-		case a.err == nil && a.landed && a.grant.Waiting:
+		case a.err == nil && a.answered && a.grant.Waiting:
 			refused |= 1 << i
-		case a.err == nil && a.landed:
+		case a.err == nil && a.answered:
 			switch {
 			case a.votes:
 			case s.nodes[i].duplicate.Load() != nil:
@@ -169,7 +169,7 @@ func (s *Store) verdict(key string, answers []answer) error {
 			default:
 				young |= 1 << i
 			}
-		case a.landed:
+		case a.answered:
 			failed |= 1 << i
 		default:
 			pending |= 1 << i
@@ -199,19 +199,19 @@ func (s *Store) tooYoung(young, pending set, lack int) error {
 	e := &YoungError{Longest: s.longest}
 	var left []time.Duration
 	for i, n := range s.nodes {
-		ripe := n.ripe.Load()
-		votes := ripe == nil || time.Until(*ripe) <= 0
+		from := n.votesFrom.Load()
+		votes := from == nil || time.Until(*from) <= 0
 		switch {
 		case young.has(i):
 			e.Nodes = append(e.Nodes, n.name)
 			if !votes {
-				left = append(left, time.Until(*ripe))
+				left = append(left, time.Until(*from))
 			}
 		case !pending.has(i):
 		case votes:
 			lack--
 		default:
-			left = append(left, time.Until(*ripe))
+			left = append(left, time.Until(*from))
 		}
 	}
 	slices.Sort(e.Nodes)

@@ -31,10 +31,10 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
-	asked := make([]testimony, len(s.nodes))
+	asked := make([]report, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, n := range s.nodes {
-		wg.Go(func() { asked[i] = s.question(ctx, n) })
+		wg.Go(func() { asked[i] = s.askServer(ctx, n) })
 	}
 	wg.Wait()
 	var errs []error
@@ -46,8 +46,8 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return slices.Concat(s.judgeSet(asked), s.judgeClocks(asked), s.judgeNodes(asked)), errors.Join(errs...)
 }
 
-// testimony is what one server says about itself.
-type testimony struct {
+// report is what one server says about itself.
+type report struct {
 	err    error // why not everything could be asked
 	silent bool  // it does not answer
 	life   quorum.Life
@@ -58,45 +58,46 @@ type testimony struct {
 	within time.Duration // how exact that is
 }
 
-// question does not heed whether the server was left alone lately.
-func (s *Store) question(ctx context.Context, n *node) (t testimony) {
+// askServer asks one server. Unlike other requests it also asks a server that lately did
+// not answer.
+func (s *Store) askServer(ctx context.Context, n *node) (r report) {
 	in, err := s.reach(ctx, n)
 	if err == nil {
-		if t.life, err = in.Life(ctx); err != nil {
+		if r.life, err = in.Life(ctx); err != nil {
 			err = &NodeError{n.name, err}
 		}
 	}
 	if err != nil {
 		if refusal, ok := errors.AsType[driver.Refusal](err); ok {
 			if f, ok := refusal.Finding(); ok {
-				t.found = []driver.Finding{f}
-				return t
+				r.found = []driver.Finding{f}
+				return r
 			}
 		}
-		t.err, t.silent = err, true
-		return t
+		r.err, r.silent = err, true
+		return r
 	}
-	if id := n.life.Load(); id == nil || *id != t.life.Server {
-		s.learn(n, t.life)
+	if id := n.life.Load(); id == nil || *id != r.life.Server {
+		s.learn(n, r.life)
 	}
 	if e, ok := in.Member.(driver.Examiner); ok {
-		t.found, err = e.Examine(ctx)
+		r.found, err = e.Examine(ctx)
 	}
 	if c, ok := in.Member.(driver.Clock); ok && err == nil {
 		start := time.Now()
 		var at time.Time
 		at, err = c.ServerTime(ctx)
-		t.within = time.Since(start) / 2
-		t.clock, t.offset = err == nil, at.Sub(start.Add(t.within))
+		r.within = time.Since(start) / 2
+		r.clock, r.offset = err == nil, at.Sub(start.Add(r.within))
 	}
 	if err != nil {
-		t.err, t.silent = &NodeError{n.name, err}, unreachable(err) // what is known of its life may be old
+		r.err, r.silent = &NodeError{n.name, err}, unreachable(err) // what is known of its life may be old
 	}
-	return t
+	return r
 }
 
 // judgeSet says what is wrong with the servers as a set.
-func (s *Store) judgeSet(asked []testimony) (all []driver.Finding) {
+func (s *Store) judgeSet(asked []report) (all []driver.Finding) {
 	var silent, young []string
 	var left time.Duration
 	votes := 0
@@ -153,7 +154,7 @@ func (s *Store) judgeSet(asked []testimony) (all []driver.Finding) {
 }
 
 // judgeClocks compares the servers' clocks with each other.
-func (s *Store) judgeClocks(asked []testimony) []driver.Finding {
+func (s *Store) judgeClocks(asked []report) []driver.Finding {
 	first, last := -1, -1
 	for i, t := range asked {
 		switch {
@@ -186,7 +187,7 @@ func (s *Store) judgeClocks(asked []testimony) []driver.Finding {
 
 // judgeNodes gathers what the servers say about themselves, in the light of what
 // the quorum makes up for.
-func (s *Store) judgeNodes(asked []testimony) (all []driver.Finding) {
+func (s *Store) judgeNodes(asked []report) (all []driver.Finding) {
 	at := map[driver.Finding][]string{}
 	told := 0
 	for i, t := range asked {

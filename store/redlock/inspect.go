@@ -14,9 +14,9 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// everywhere calls f for every node at the same time. It fails unless a majority
+// onAllNodes calls f for every node at the same time. It fails unless a majority
 // answers, and returns the nodes that did.
-func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i int, in driver.Inspector) error) (ok set, err error) {
+func (s *Store) onAllNodes(ctx context.Context, f func(ctx context.Context, i int, in driver.Inspector) error) (ok set, err error) {
 	if err := s.check(ctx); err != nil {
 		return 0, err
 	}
@@ -70,7 +70,7 @@ func (s *Store) everywhere(ctx context.Context, f func(ctx context.Context, i in
 	return ok, nil
 }
 
-// Inspect shows who holds key on a majority, and who waits on any node. Nodes do not
+// Inspect shows the holders of key on a majority of the nodes, and the waiters on any. Nodes do not
 // tell IDs, so claims of one owner and kind differ by their number alone. Inspect does
 // not show what only a minority has granted.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
@@ -78,7 +78,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		return driver.KeyInfo{}, err
 	}
 	views := make([]driver.KeyInfo, len(s.nodes))
-	ok, err := s.everywhere(ctx, func(ctx context.Context, i int, in driver.Inspector) (err error) {
+	ok, err := s.onAllNodes(ctx, func(ctx context.Context, i int, in driver.Inspector) (err error) {
 		views[i], err = in.Inspect(ctx, key)
 		return err
 	})
@@ -93,7 +93,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		lists := make([]map[string]driver.KeyInfo, len(s.nodes))
-		ok, err := s.everywhere(ctx, func(ctx context.Context, i int, in driver.Inspector) error {
+		ok, err := s.onAllNodes(ctx, func(ctx context.Context, i int, in driver.Inspector) error {
 			lists[i] = map[string]driver.KeyInfo{}
 			for info, err := range in.List(ctx, prefix) {
 				if err != nil {
@@ -133,7 +133,7 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 	if err != nil {
 		return 0, err
 	}
-	_, err = s.everywhere(ctx, func(ctx context.Context, _ int, in driver.Inspector) error {
+	_, err = s.onAllNodes(ctx, func(ctx context.Context, _ int, in driver.Inspector) error {
 		_, err := in.Break(ctx, key)
 		return err
 	})
@@ -201,9 +201,9 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 		most[k] -= shown // the others wait
 	}
 	// The order is that of the node that knows most of them.
-	lines := slices.Clone(views)
-	slices.SortStableFunc(lines, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
-	for _, v := range lines {
+	sorted := slices.Clone(views)
+	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
+	for _, v := range sorted {
 		for _, h := range v.Holders {
 			k := kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}
 			if len(held[k]) > 0 {
@@ -212,8 +212,8 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			}
 		}
 	}
-	slices.SortStableFunc(lines, func(a, b driver.KeyInfo) int { return len(b.Waiters) - len(a.Waiters) })
-	for _, v := range lines {
+	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Waiters) - len(a.Waiters) })
+	for _, v := range sorted {
 		for _, w := range v.Waiters {
 			if k := (kindOfClaim{w.Owner, w.Weight, w.Capacity, false}); most[k] > 0 {
 				most[k]--

@@ -29,7 +29,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	st.mu.Lock()
 	var ask set
 	for i := range st.parts {
-		if l := &st.parts[i]; !st.known || l.has != nothing || l.flying {
+		if l := &st.parts[i]; !st.known || l.has != nothing || l.underWay {
 			ask |= 1 << i
 		}
 	}
@@ -47,7 +47,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	rd.expect(ask, 0)
 	for i := range s.nodes {
 		if ask.has(i) {
-			s.workers.Go(func() { rd.land(i, answer{err: s.name(st, i, c, owner)}) })
+			s.workers.Go(func() { rd.take(i, answer{err: s.name(st, i, c, owner)}) })
 		}
 	}
 	if err := rd.wait(ctx); err != nil {
@@ -58,11 +58,11 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	for i, a := range rd.snapshot() {
 		switch {
 		case !ask.has(i):
-		case a.landed && a.err == nil:
+		case a.answered && a.err == nil:
 			done++
 		case errors.Is(a.err, driver.ErrLost):
 			lost++
-		case a.landed:
+		case a.answered:
 			last = a.err
 		}
 	}
@@ -83,9 +83,9 @@ func (s *Store) name(st *claim, i int, c driver.Claim, owner string) (err error)
 	}
 	ctx := s.detach()
 	began := time.Now()
-	n.depart()
+	n.begin()
 	defer func() {
-		n.flying.Add(-1)
+		n.underWay.Add(-1)
 		s.account(n, err, time.Since(began))
 	}()
 	in, err := s.reach(ctx, n)
@@ -137,7 +137,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	for i := range st.parts {
 		// A position may have been granted by now. One that has not is a writer's: it
 		// is released, and asked for again as a reader's.
-		if l := &st.parts[i]; !l.spent && (!st.known || l.has != nothing || l.flying) {
+		if l := &st.parts[i]; !l.excluded && (!st.known || l.has != nothing || l.underWay) {
 			ask |= 1 << i
 		}
 	}
@@ -162,20 +162,20 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	for i, a := range rd.snapshot() {
 		switch {
 		case !ask.has(i):
-		case a.landed && a.err == nil:
+		case a.answered && a.err == nil:
 			done |= 1 << i
 			if !known {
 				token = max(token, a.grant.Token)
 			}
 		case errors.Is(a.err, driver.ErrLost):
 			lost++
-		case a.landed:
+		case a.answered:
 			last = a.err
 		}
 	}
 	switch {
 	case done.count() >= s.quorum:
-		among := s.everyone()
+		among := s.all()
 		if !known {
 			among = done
 		}

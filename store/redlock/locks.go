@@ -37,7 +37,7 @@ func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.
 	rd := s.round(st, acquire, r)
 	rd.seq = s.sequencer(r.Key, 0)
 	first := s.first(rd.seq)
-	rd.askFirst(first, 0, s.everyone()&^first)
+	rd.askFirst(first, 0, s.all()&^first)
 	if err := rd.wait(ctx); err != nil {
 		return driver.Grant{}, s.fail(st, err)
 	}
@@ -82,7 +82,7 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority took longer than the TTL to grant", driver.ErrUnavailable))
 	}
 	st.mu.Lock()
-	if st.holdsLocked(sent).count() < s.quorum { // a request that clips was sent meanwhile
+	if st.holdsLocked(sent).count() < s.quorum { // a request that shortens it was sent meanwhile
 		st.mu.Unlock()
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority did not last", driver.ErrUnavailable))
 	}
@@ -118,7 +118,7 @@ func (s *Store) raise(ctx context.Context, st *claim, token int64, among set) er
 		var silent set
 		answers := rd.snapshot()
 		for i, a := range answers {
-			if among.has(i) && s.nodes[i].seen.Load() < token && (!a.landed || a.err != nil) {
+			if among.has(i) && s.nodes[i].seen.Load() < token && (!a.answered || a.err != nil) {
 				silent |= 1 << i
 			}
 		}
@@ -130,7 +130,7 @@ func (s *Store) raise(ctx context.Context, st *claim, token int64, among set) er
 // spoke counts the nodes that answered, whatever they said.
 func (s *Store) spoke(answers []answer) (n int) {
 	for _, a := range answers {
-		if a.landed && (a.err == nil || !unreachable(a.err)) {
+		if a.answered && (a.err == nil || !unreachable(a.err)) {
 			n++
 		}
 	}

@@ -13,24 +13,24 @@ import (
 type has uint8
 
 const (
-	nothing has = iota
-	maybe       // a request was not answered
-	place       // a position in the queue
+	nothing  has = iota
+	maybe        // a request was not answered
+	position     // in the queue
 	lock
 )
 
 // part is what we know of a claim on one node. Only one request at a time is under way
 // for it, so that none overtakes the one before: next waits.
 type part struct {
-	has    has
-	spent  bool // a release, or clip, may still take effect: ask no more
-	votes  bool
-	named  bool // it shows the owner that a Rename has given
-	flying bool
-	next   *task
-	ticket int64
-	token  int64
-	sent   time.Time // of the last request that got the whole TTL; zero once less may be left
+	has      has
+	excluded bool // a release or a shortening may still take effect: ask no more
+	votes    bool
+	named    bool // it shows the owner that a Rename has given
+	underWay bool
+	next     *task
+	ticket   int64
+	token    int64
+	sent     time.Time // of the last request that got the whole TTL; zero once less may be left
 }
 
 // claim is one claim on all nodes: what this process needs to know of it
@@ -38,31 +38,31 @@ type part struct {
 type claim struct {
 	key, id string
 
-	mu      sync.Mutex
-	parts   []part
-	asked   driver.Claim // as it was last asked for, and as repair asks for it
-	reads   bool         // it was downgraded, or is being
-	owner   string       // given by a Rename
-	renamed bool         // there was one
-	known   bool         // parts tell all that this process did with it
-	gone    bool         // it is to be forgotten: what lands now is released
-	held    bool         // by a majority
-	token   int64        // of the grant
-	seq     int          // the node that has its position, or -1
-	ticket  int64        // of the position there
-	called  bool         // a hint says that the position was granted
-	head    time.Time    // since when it is the head of the queue without a majority
-	yield   time.Duration
-	probed  time.Time // when to try next for a majority while it is queued
-	hurry   int       // how often in a row the node wanted to be asked soon
-	until   time.Time
-	refs    int // calls that work with it
-	flying  int // parts
-	wakes   []*wake
-	stops   []func() // they end the watches on the nodes
-	watch   set
+	mu       sync.Mutex
+	parts    []part
+	asked    driver.Claim // as it was last asked for, and as repair asks for it
+	reads    bool         // it was downgraded, or is being
+	owner    string       // given by a Rename
+	renamed  bool         // there was one
+	known    bool         // parts tell all that this process did with it
+	gone     bool         // it is to be forgotten: what is answered now is released
+	held     bool         // by a majority
+	token    int64        // of the grant
+	seq      int          // the node that has its position, or -1
+	ticket   int64        // of the position there
+	called   bool         // a hint says that the position was granted
+	head     time.Time    // since when it is the head of the queue without a majority
+	yield    time.Duration
+	probed   time.Time // when to try next for a majority while it is queued
+	hurry    int       // how often in a row the node wanted to be asked soon
+	until    time.Time
+	refs     int // calls that work with it
+	underWay int // parts
+	wakes    []*wake
+	stops    []func() // they end the watches on the nodes
+	watch    set
 
-	flight, next *flight // the renewal that is under way, and what comes after it
+	renewal, next *renewal // the renewal that is under way, and what comes after it
 }
 
 type wake struct{ f func(driver.Hint) }
@@ -113,7 +113,7 @@ func (sh *shard) sweep() {
 	now := bootclock.Now()
 	for name, st := range sh.claims {
 		st.mu.Lock()
-		if st.refs == 0 && st.flying == 0 && len(st.wakes) == 0 && now.After(st.until) {
+		if st.refs == 0 && st.underWay == 0 && len(st.wakes) == 0 && now.After(st.until) {
 			delete(sh.claims, name)
 		}
 		st.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *Store) put(st *claim) {
 }
 
 func (st *claim) idleLocked() bool {
-	return st.refs == 0 && st.flying == 0 && (st.gone || !st.known) && len(st.wakes) == 0
+	return st.refs == 0 && st.underWay == 0 && (st.gone || !st.known) && len(st.wakes) == 0
 }
 
 func (s *Store) forget(st *claim) {
@@ -212,30 +212,30 @@ func (st *claim) holds(since time.Time) set {
 
 func (st *claim) holdsLocked(since time.Time) (x set) {
 	for i := range st.parts {
-		if l := &st.parts[i]; l.has == lock && l.votes && !l.spent && !l.sent.Before(since) {
+		if l := &st.parts[i]; l.has == lock && l.votes && !l.excluded && !l.sent.Before(since) {
 			x |= 1 << i
 		}
 	}
 	return x
 }
 
-// spent reports whether too few nodes are left that could vote for the claim.
-func (s *Store) spent(st *claim) bool {
+// hopeless reports whether too few nodes are left that could vote for the claim.
+func (s *Store) hopeless(st *claim) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	left := 0
 	for i := range st.parts {
-		if !st.parts[i].spent {
+		if !st.parts[i].excluded {
 			left++
 		}
 	}
 	return left < s.quorum
 }
 
-// clipLocked prepares a part for a request that leaves a lock little time: the lock then
-// counts for no majority. It reports whether the request may be sent: not if a majority
-// holds the lock.
-func (st *claim) clipLocked(i int) bool {
+// shortenLocked prepares a part for a request that may shorten the claim's time on this
+// node: from then on its lock counts for no majority. It reports whether the request may
+// be sent: not if a majority holds the lock.
+func (st *claim) shortenLocked(i int) bool {
 	if !st.held {
 		st.parts[i].sent = time.Time{}
 	}
@@ -251,8 +251,8 @@ func (s *Store) end(st *claim, keep set) {
 	var drop set
 	for i := range st.parts {
 		l := &st.parts[i]
-		if !keep.has(i) && (l.has != nothing || l.flying && keep != 0) {
-			drop |= 1 << i // what is under way otherwise is released when it lands
+		if !keep.has(i) && (l.has != nothing || l.underWay && keep != 0) {
+			drop |= 1 << i // what is under way otherwise is released when it is answered
 		}
 	}
 	st.mu.Unlock()

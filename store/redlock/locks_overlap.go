@@ -10,61 +10,62 @@ import (
 )
 
 // Only one request for a claim is under way on a node at a time, so that none overtakes
-// the one before. Where the nodes are far away several calls of Renew for one claim
+// the one before. If the nodes are far away, several calls of Renew for one claim
 // overlap. Calls that come while a renewal is under way share the next one. That is
 // sent only after all of them have come, so that its answer is valid for each of them.
 
 // errGivenUp is the answer to calls that share a renewal which its caller has given up.
 var errGivenUp = fmt.Errorf("redlock: %w: it was to be renewed together with another request, which was given up", driver.ErrUnknown)
 
-// flight is a renewal of one claim.
-type flight struct {
+// renewal is a renewal of one claim, which several callers may share.
+type renewal struct {
 	claim driver.Claim
 	ttl   time.Duration
 	done  chan struct{} // closed when out is set
 	out   driver.Renewal
 }
 
-// board tells a caller how to renew a claim: now; if before is not nil, when that has
-// ended; if joins is set, by waiting for f, which another caller renews.
-func (st *claim) board(c driver.Claim, ttl time.Duration) (f, before *flight, joins bool) {
+// joinRenewal returns the renewal that answers this call. If joins is set, another caller
+// sends it: wait for it. Else the caller sends it: at once, or if before is not nil, when
+// that has ended.
+func (st *claim) joinRenewal(c driver.Claim, ttl time.Duration) (r, before *renewal, joins bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	switch f = st.next; {
-	case st.flight == nil:
-		st.flight = &flight{claim: c, ttl: ttl, done: make(chan struct{})}
-		return st.flight, nil, false
-	case f == nil:
-		st.next = &flight{claim: c, ttl: ttl, done: make(chan struct{})}
-		return st.next, st.flight, false
+	switch r = st.next; {
+	case st.renewal == nil:
+		st.renewal = &renewal{claim: c, ttl: ttl, done: make(chan struct{})}
+		return st.renewal, nil, false
+	case r == nil:
+		st.next = &renewal{claim: c, ttl: ttl, done: make(chan struct{})}
+		return st.next, st.renewal, false
 	}
-	return f, nil, true
+	return r, nil, true
 }
 
-// serves reports whether f also answers a request for c and ttl.
-func (f *flight) serves(c driver.Claim, ttl time.Duration) bool {
-	return f.ttl == ttl && f.claim.Weight == c.Weight && f.claim.Capacity == c.Capacity
+// serves reports whether r also answers a request for c and ttl.
+func (r *renewal) serves(c driver.Claim, ttl time.Duration) bool {
+	return r.ttl == ttl && r.claim.Weight == c.Weight && r.claim.Capacity == c.Capacity
 }
 
-// landed keeps the answer and lets the next flight begin.
-func (f *flight) landed(st *claim, out driver.Renewal) {
+// end keeps the answer and lets the next renewal begin.
+func (r *renewal) end(st *claim, out driver.Renewal) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if f.out = out; st.flight == f {
-		st.flight, st.next = st.next, nil
+	if r.out = out; st.renewal == r {
+		st.renewal, st.next = st.next, nil
 	} else {
 		st.next = nil // it was given up before it began
 	}
-	close(f.done)
+	close(r.done)
 }
 
-// passenger is a claim of a call of Renew.
-type passenger struct {
-	st     *claim
-	claim  driver.Claim
-	out    *driver.Renewal
-	flight *flight
-	before *flight
+// renewCall is one claim of a call of Renew.
+type renewCall struct {
+	st      *claim
+	claim   driver.Claim
+	out     *driver.Renewal
+	renewal *renewal
+	before  *renewal
 }
 
 // Renew asks every node about its claims, with one call for those that hold and one for
@@ -73,16 +74,16 @@ type passenger struct {
 // fewer than a majority hold is lost: another claim may have had it since.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
-	var now, later, others []passenger
+	var now, later, others []renewCall
 	for i, c := range claims {
 		if err := s.mayRenew(ctx, c, ttl); err != nil {
 			out[i].Err = err
 			continue
 		}
-		p := passenger{st: s.claim(c.Key, c.ID, true), claim: c, out: &out[i]}
+		p := renewCall{st: s.claim(c.Key, c.ID, true), claim: c, out: &out[i]}
 		defer s.put(p.st)
 		var joins bool
-		p.flight, p.before, joins = p.st.board(c, ttl)
+		p.renewal, p.before, joins = p.st.joinRenewal(c, ttl)
 		switch {
 		case joins:
 			others = append(others, p)
@@ -105,23 +106,23 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 // renewNow renews claims whose earlier renewals have ended.
-func (s *Store) renewNow(ctx context.Context, all []passenger, ttl time.Duration) {
+func (s *Store) renewNow(ctx context.Context, all []renewCall, ttl time.Duration) {
 	s.renew(ctx, all, ttl)
 	for _, p := range all {
-		p.flight.landed(p.st, *p.out)
+		p.renewal.end(p.st, *p.out)
 	}
 }
 
 // renewLater waits for the renewals before those of these claims, then renews them.
-func (s *Store) renewLater(ctx context.Context, all []passenger, ttl time.Duration) {
-	var ready []passenger
+func (s *Store) renewLater(ctx context.Context, all []renewCall, ttl time.Duration) {
+	var ready []renewCall
 	for _, p := range all {
 		select {
 		case <-p.before.done:
 			ready = append(ready, p)
 		case <-ctx.Done():
 			p.out.Err = ctx.Err()
-			p.flight.landed(p.st, driver.Renewal{Err: errGivenUp})
+			p.renewal.end(p.st, driver.Renewal{Err: errGivenUp})
 		}
 	}
 	s.renewNow(ctx, ready, ttl)
@@ -129,13 +130,13 @@ func (s *Store) renewLater(ctx context.Context, all []passenger, ttl time.Durati
 
 // join waits for claims that other callers renew. It then renews those itself for which
 // its request differs from theirs.
-func (s *Store) join(ctx context.Context, all []passenger, ttl time.Duration) {
-	var apart []passenger
+func (s *Store) join(ctx context.Context, all []renewCall, ttl time.Duration) {
+	var apart []renewCall
 	var claims []driver.Claim
 	for _, p := range all {
 		select {
-		case <-p.flight.done:
-			if *p.out = p.flight.out; !p.flight.serves(p.claim, ttl) {
+		case <-p.renewal.done:
+			if *p.out = p.renewal.out; !p.renewal.serves(p.claim, ttl) {
 				apart, claims = append(apart, p), append(claims, p.claim)
 			}
 		case <-ctx.Done():

@@ -32,14 +32,14 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		if !known {
 			l.has = maybe
 		}
-		if l.has != nothing || l.flying {
+		if l.has != nothing || l.underWay {
 			ask |= 1 << i
 		}
 	}
 	rd := s.round(st, release, driver.Request{})
-	rd.landed = len(s.nodes) - ask.count() // they have nothing
+	rd.answered = len(s.nodes) - ask.count() // they have nothing
 	rd.expect(ask, 0)
-	// At once, in one critical section: a renewal that landed in between would release
+	// At once, in one critical section: a renewal that was answered in between would release
 	// the lock by a request without a round, and ours would find it lost.
 	t := task{round: rd, kind: release}
 	var turns [maxNodes]turn
@@ -63,14 +63,14 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	for i, a := range rd.snapshot() {
 		switch {
 		case !ask.has(i):
-		case a.landed && a.err == nil:
+		case a.answered && a.err == nil:
 			ended++
 			free++
-		case a.landed && errors.Is(a.err, driver.ErrLost):
+		case a.answered && errors.Is(a.err, driver.ErrLost):
 			free++
 		default:
 			silent |= 1 << i
-			if a.landed {
+			if a.answered {
 				last = a.err
 			}
 		}

@@ -21,7 +21,7 @@ func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration)
 }
 
 // renew renews claims for which no other renewal is under way.
-func (s *Store) renew(ctx context.Context, all []passenger, ttl time.Duration) {
+func (s *Store) renew(ctx context.Context, all []renewCall, ttl time.Duration) {
 	sent := bootclock.Coarse()
 	var jobs []*renewing
 	for _, p := range all {
@@ -50,10 +50,10 @@ type renewing struct {
 	led   bool // a hint says that the position was granted: no need to ask
 	seq   int
 
-	mu      sync.Mutex
-	answers []driver.Renewal
-	asked   set
-	landed  set
+	mu       sync.Mutex
+	answers  []driver.Renewal
+	asked    set
+	answered set
 }
 
 func (st *claim) renewing(c driver.Claim, ttl time.Duration, out *driver.Renewal) *renewing {
@@ -75,7 +75,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 		var call [2][]*renewing
 		admits := sync.OnceValue(n.admits) // may let one request through, which must then be sent
 		for _, j := range jobs {
-			if j.led || !j.st.depart(i, j.known, admits, j.task(ttl)) {
+			if j.led || !j.st.startRenewal(i, j.known, admits, j.task(ttl)) {
 				continue
 			}
 			j.asked |= 1 << i
@@ -117,7 +117,7 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 }
 
 // ttl is how long a renewal of the claim lasts: what a waiting claim holds without a
-// majority must not stand for long.
+// majority must not last for long.
 func (j *renewing) ttl(ttl time.Duration) time.Duration {
 	if j.waits {
 		return max(min(ttl, driver.ClaimTTL), minTTL)
@@ -127,25 +127,25 @@ func (j *renewing) ttl(ttl time.Duration) time.Duration {
 
 // task is this renewal as a request to one node.
 func (j *renewing) task(ttl time.Duration) task {
-	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, clips: j.waits}
+	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, shortens: j.waits}
 }
 
-// depart reserves a part for a renewal, and reports whether to send it. If a request is
+// startRenewal reserves a part for a renewal, and reports whether to send it. If a request is
 // under way there already, a renewal follows it, but the caller does not wait for that.
 // Where the claim is known to have nothing there is nothing to renew.
-func (st *claim) depart(i int, known bool, admits func() bool, later task) bool {
+func (st *claim) startRenewal(i int, known bool, admits func() bool, later task) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	l := &st.parts[i]
-	if l.flying && l.next == nil {
+	if l.underWay && l.next == nil {
 		l.next = new(task)
 		*l.next = later
 	}
-	if l.flying || l.spent || known && l.has == nothing || !admits() || later.clips && !st.clipLocked(i) {
+	if l.underWay || l.excluded || known && l.has == nothing || !admits() || later.shortens && !st.shortenLocked(i) {
 		return false
 	}
-	l.flying = true
-	st.flying++
+	l.underWay = true
+	st.underWay++
 	return true
 }
 
@@ -156,11 +156,11 @@ type polling struct {
 	began time.Time
 	done  chan struct{}
 
-	mu      sync.Mutex
-	pending int
-	landed  int
-	woken   bool
-	timer   *time.Timer
+	mu       sync.Mutex
+	pending  int
+	answered int
+	woken    bool
+	timer    *time.Timer
 }
 
 // ask renews claims on one node.
@@ -174,7 +174,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 	}
 	ctx := s.detach()
 	began, sent := time.Now(), bootclock.Coarse()
-	n.depart()
+	n.begin()
 	var answers []driver.Renewal
 	in, err := s.reach(ctx, n)
 	if err == nil {
@@ -193,34 +193,34 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 		if a.State == driver.Held && !j.waits {
 			told.sent = sent
 		}
-		t, more := s.landed(j.st, i, j.task(ttl), told)
+		t, more := s.answered(j.st, i, j.task(ttl), told)
 		j.mu.Lock() // only now: the next renewal must find the part at rest
 		j.answers[i] = a
-		j.landed |= 1 << i
+		j.answered |= 1 << i
 		j.mu.Unlock()
 		if more {
 			s.workers.Go(func() { s.serve(j.st, i, t) })
 		}
 	}
-	n.flying.Add(-1)
+	n.underWay.Add(-1)
 	if err == nil && len(answers) > 0 {
 		err = answers[0].Err
 	}
 	s.account(n, err, time.Since(began))
-	p.land()
+	p.take()
 }
 
-func (p *polling) land() {
+func (p *polling) take() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.pending--
-	p.landed++
+	p.answered++
 	switch {
 	case p.woken:
 	case p.pending == 0 || p.decidedLocked():
 		p.woken = true
 		close(p.done)
-	case p.timer == nil && p.landed >= p.s.quorum:
+	case p.timer == nil && p.answered >= p.s.quorum:
 		// A node that hangs must not make the others' answers come late.
 		d := max(2*time.Since(p.began), 20*time.Millisecond)
 		for _, n := range p.s.nodes {
@@ -239,7 +239,7 @@ func (p *polling) land() {
 
 // decidedLocked reports whether no answer that is missing matters.
 func (p *polling) decidedLocked() bool {
-	if p.landed < p.s.quorum {
+	if p.answered < p.s.quorum {
 		return false
 	}
 	for _, j := range p.jobs {
@@ -250,7 +250,7 @@ func (p *polling) decidedLocked() bool {
 				held++
 			}
 		}
-		done := held >= p.s.quorum && !j.waits || j.landed == j.asked || j.waits && j.seq >= 0 && j.landed.has(j.seq)
+		done := held >= p.s.quorum && !j.waits || j.answered == j.asked || j.waits && j.seq >= 0 && j.answered.has(j.seq)
 		j.mu.Unlock()
 		if !done {
 			return false
@@ -273,11 +273,11 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		switch {
 		case !j.asked.has(i):
 			st.mu.Lock()
-			if l := &st.parts[i]; l.spent || j.known && l.has == nothing && !l.flying {
+			if l := &st.parts[i]; l.excluded || j.known && l.has == nothing && !l.underWay {
 				lost++
 			}
 			st.mu.Unlock()
-		case !j.landed.has(i):
+		case !j.answered.has(i):
 		case a.State == driver.Held:
 			held |= 1 << i
 			top = max(top, a.Grant.Token)
@@ -342,8 +342,8 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held.count(), len(s.nodes), others, last)
 		}
 	default:
-		// The store lets what is left on a few nodes expire: the holder believes in its
-		// lock until it hears of this.
+		// What is left on a few nodes is not released, but expires: until it hears of
+		// this, the caller considers itself the holder.
 		j.out.State = driver.Lost
 	}
 }
@@ -355,10 +355,10 @@ func (s *Store) repair(st *claim, r driver.Request) {
 	for i := range s.nodes {
 		st.mu.Lock()
 		l := &st.parts[i]
-		missing := st.held && !st.gone && !l.flying && !l.spent && l.has != lock
+		missing := st.held && !st.gone && !l.underWay && !l.excluded && l.has != lock
 		if missing { // from here on a release comes after it
-			l.flying = true
-			st.flying++
+			l.underWay = true
+			st.underWay++
 		}
 		missed := st.missedLocked(i)
 		st.mu.Unlock()

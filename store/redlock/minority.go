@@ -11,8 +11,8 @@ import (
 // is released by then costs the others nothing.
 const fillAfter = time.Millisecond
 
-// filler asks the other nodes for locks that are held for longer, so that these stand
-// although a minority fails, or forgets. Until then the others count as slow to answer.
+// filler asks the other nodes for locks that are held for longer, so that these survive
+// the loss of a minority. Until then the others count as slow to answer.
 type filler struct {
 	mu      sync.Mutex
 	waiting []filling // in order
@@ -90,7 +90,7 @@ func (s *Store) first(seq int) set {
 		}
 	}
 	if x.count() < s.quorum {
-		return s.everyone()
+		return s.all()
 	}
 	return x
 }

@@ -23,9 +23,9 @@ type node struct {
 	seen      atomic.Int64 // the highest token that its counter is known to have reached
 	rtt       atomic.Int64 // how long a request usually takes
 	life      atomic.Pointer[string]
-	ripe      atomic.Pointer[time.Time] // when it votes, if it does not yet
+	votesFrom atomic.Pointer[time.Time] // when it votes, if it does not yet
 	duplicate atomic.Pointer[node]      // another name of the same server, which votes in its place
-	flying    atomic.Int32              // requests
+	underWay  atomic.Int32              // requests
 
 	// A node that does not answer is left alone for a while, so that not every caller
 	// waits for it.
@@ -34,9 +34,9 @@ type node struct {
 	pause    time.Duration // how long it is left alone, then one request is let through
 	retry    time.Time
 	answered time.Time
-	owed     map[string]debt // releases that it did not answer
-	paying   bool
-	down     atomic.Bool // retry counts
+	pending  map[string]pendingRelease // releases that it did not answer
+	repeats  bool                      // releasePending runs
+	down     atomic.Bool               // retry counts
 }
 
 // inner is what a node is, once it is open.
@@ -44,9 +44,9 @@ type inner struct {
 	Member
 }
 
-// debt is a claim to release when the node answers again: only then, not after pauses
-// as sqlstore.Abandoned does it.
-type debt struct {
+// pendingRelease is a claim to release when the node answers again. There are no timed
+// retries, as sqlstore.Abandoned has them.
+type pendingRelease struct {
 	claim driver.Claim
 	until time.Time
 }
@@ -55,10 +55,10 @@ const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
 
-	slow      = 200 * time.Millisecond // a failure that took so long is enough
-	maxFailed = 3
-	maxFlying = 256
-	maxDebts  = 1000
+	slow        = 200 * time.Millisecond // a failure that took so long is enough
+	maxFailed   = 3
+	maxUnderWay = 256
+	maxPending  = 1000
 )
 
 // fit tells whether m can be a node.
@@ -106,7 +106,7 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	s.ripens(n, life)
+	s.mayVote(n, life)
 	n.inner.Store(in)
 	return in, nil
 }
@@ -121,18 +121,18 @@ func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 	if id := n.life.Load(); id == nil || *id != l.Server {
 		s.learn(n, l)
 	}
-	return s.ripens(n, l) && n.duplicate.Load() == nil
+	return s.mayVote(n, l) && n.duplicate.Load() == nil
 }
 
-// ripens reports whether a server remembers all that can still be held, and takes note
-// of when it will.
-func (s *Store) ripens(n *node, l quorum.Life) bool {
+// mayVote reports whether the server has been up longer than the longest TTL, so that it
+// cannot have forgotten a held lock. If not, it notes when it will have been.
+func (s *Store) mayVote(n *node, l quorum.Life) bool {
 	left := s.longest + drift(s.longest) - l.Age
 	if s.durable || left <= 0 {
 		return true
 	}
 	at := time.Now().Add(left)
-	n.ripe.Store(&at)
+	n.votesFrom.Store(&at)
 	return false
 }
 
@@ -173,7 +173,7 @@ func (n *node) reached(token int64) {
 // releases to be repeated is not left alone.
 func (n *node) admits() bool {
 	down := n.down.Load()
-	if !down && n.flying.Load() < maxFlying {
+	if !down && n.underWay.Load() < maxUnderWay {
 		return true
 	}
 	n.mu.Lock()
@@ -186,7 +186,7 @@ func (n *node) admits() bool {
 		n.retry = now.Add(max(n.pause, nodeTimeout/4))
 		return true
 	}
-	return n.flying.Load() < maxFlying || now.Sub(n.answered) < slow
+	return n.underWay.Load() < maxUnderWay || now.Sub(n.answered) < slow
 }
 
 // account takes note of how a request to the node ended, after d.
@@ -194,17 +194,17 @@ func (s *Store) account(n *node, err error, d time.Duration) {
 	if err == nil || !unreachable(err) {
 		usual := n.rtt.Load()
 		n.rtt.Store(usual + (int64(d)-usual)/8)
-		if d < slow && !n.down.Load() && n.flying.Load() < maxFlying/2 {
+		if d < slow && !n.down.Load() && n.underWay.Load() < maxUnderWay/2 {
 			return // nothing to remember, and no mutex
 		}
 		n.mu.Lock()
 		n.failed, n.pause, n.answered = 0, 0, time.Now()
 		n.down.Store(false)
-		pay := len(n.owed) > 0 && !n.paying
-		n.paying = n.paying || pay
+		repeat := len(n.pending) > 0 && !n.repeats
+		n.repeats = n.repeats || repeat
 		n.mu.Unlock()
-		if pay {
-			s.workers.Go(func() { s.pay(n) })
+		if repeat {
+			s.workers.Go(func() { s.releasePending(n) })
 		}
 		return
 	}
@@ -221,41 +221,41 @@ func (s *Store) account(n *node, err error, d time.Duration) {
 	}
 }
 
-// owe remembers a claim that could not be released.
-func (n *node) owe(c driver.Claim, d time.Duration) {
+// releaseLater remembers a claim that could not be released.
+func (n *node) releaseLater(c driver.Claim, d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := time.Now()
-	if len(n.owed) >= maxDebts {
-		for id, debt := range n.owed {
-			if now.After(debt.until) {
-				delete(n.owed, id)
+	if len(n.pending) >= maxPending {
+		for id, r := range n.pending {
+			if now.After(r.until) {
+				delete(n.pending, id)
 			}
 		}
-		if len(n.owed) >= maxDebts {
+		if len(n.pending) >= maxPending {
 			return // the TTL ends it
 		}
 	}
-	if n.owed == nil {
-		n.owed = map[string]debt{}
+	if n.pending == nil {
+		n.pending = map[string]pendingRelease{}
 	}
-	n.owed[c.Key+"\x00"+c.ID] = debt{c, now.Add(d)}
+	n.pending[c.Key+"\x00"+c.ID] = pendingRelease{c, now.Add(d)}
 	n.failed = max(n.failed, 1)
 	n.down.Store(true) // so that the next answer is noticed
 }
 
-// pay releases the claims that are still to be released on a node that answers again.
-func (s *Store) pay(n *node) {
+// releasePending releases the claims that are still to be released on a node that answers again.
+func (s *Store) releasePending(n *node) {
 	for {
 		n.mu.Lock()
 		var c driver.Claim
 		var until time.Time
-		for id, d := range n.owed {
-			delete(n.owed, id)
-			c, until = d.claim, d.until
+		for id, r := range n.pending {
+			delete(n.pending, id)
+			c, until = r.claim, r.until
 			break
 		}
-		n.paying = c.ID != ""
+		n.repeats = c.ID != ""
 		n.mu.Unlock()
 		if c.ID == "" {
 			return
@@ -267,9 +267,9 @@ func (s *Store) pay(n *node) {
 			}
 			if err != nil && unreachable(err) {
 				n.mu.Lock()
-				n.paying = false
+				n.repeats = false
 				n.mu.Unlock()
-				n.owe(c, left)
+				n.releaseLater(c, left)
 				return
 			}
 		}

@@ -2,9 +2,9 @@ package redlock
 
 import (
 	"context"
-	"math/rand/v2"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -27,7 +27,7 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 			rd.ask(1<<seq, 1<<seq)
 		} else {
 			first := s.first(seq)
-			rd.askFirst(first, 1<<seq, s.everyone()&^first)
+			rd.askFirst(first, 1<<seq, s.all()&^first)
 		}
 		if err := rd.wait(ctx); err != nil {
 			return driver.Grant{}, s.fail(st, err)
@@ -44,7 +44,7 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 		}
 		a := answers[seq]
 		switch {
-		case !a.landed || a.err != nil:
+		case !a.answered || a.err != nil:
 			tried |= 1 << seq
 			busy = true // from here on ask for a position alone
 			continue
@@ -96,7 +96,7 @@ func (s *Store) behind(st *claim, a answer) bool {
 	held := st.held
 	st.mu.Unlock()
 	switch e, refused := errors.AsType[*driver.HeldError](a.err); {
-	case held || !a.landed:
+	case held || !a.answered:
 		return false
 	case refused:
 		return !e.Foreign
@@ -126,7 +126,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	mine := st.holds(sent)
 	rd := s.round(st, acquire, r)
 	rd.base = mine.count()
-	rd.ask(s.everyone()&^mine, s.everyone())
+	rd.ask(s.all()&^mine, s.all())
 	if err := rd.wait(ctx); err != nil {
 		return driver.Grant{}, s.fail(st, err)
 	}
@@ -140,13 +140,13 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	if s.spoke(answers)+rd.base < s.quorum {
 		return driver.Grant{}, s.fail(st, s.verdict(r.Key, answers))
 	}
-	// If this process dies now, what it holds must not stand for long.
+	// If this process crashes now, what it holds must not last for long.
 	for i := range s.nodes {
 		st.mu.Lock()
 		held := st.parts[i].has == lock
 		st.mu.Unlock()
 		if held {
-			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}, clips: true})
+			s.send(st, i, task{kind: renew, req: driver.Request{TTL: max(driver.ClaimTTL, minTTL)}, shortens: true})
 		}
 	}
 	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: 10*time.Millisecond + rand.N(20*time.Millisecond)}
@@ -171,12 +171,12 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	st := j.st
 	sent := bootclock.Coarse()
 	j.mu.Lock()
-	a, landed := j.answers[j.seq], j.landed.has(j.seq)
+	a, answered := j.answers[j.seq], j.answered.has(j.seq)
 	j.mu.Unlock()
-	lead := j.led || landed && a.State == driver.Held
+	lead := j.led || answered && a.State == driver.Held
 	switch {
 	case lead:
-	case landed && a.State == driver.Waiting:
+	case answered && a.State == driver.Waiting:
 		g := s.wait(st, j.seq, a.Grant)
 		if s.hurried(st, g.Again) || st.overdue() {
 			if won, err := s.probe(ctx, st, r, sent); err == nil {
@@ -186,7 +186,7 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 		}
 		j.out.State, j.out.Grant = driver.Waiting, g
 		return
-	case landed && a.State == driver.Lost:
+	case answered && a.State == driver.Lost:
 		s.end(st, 0)
 		j.out.State = driver.Lost
 		return
@@ -199,7 +199,7 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	st.called = false
 	stuck := !st.head.IsZero() && sent.Sub(st.head) > st.yield
 	st.mu.Unlock()
-	if stuck || s.spent(st) {
+	if stuck || s.hopeless(st) {
 		// Another head may have the votes that are missing here, and miss
 		// those that are here.
 		s.end(st, 0)
@@ -257,7 +257,7 @@ func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent tim
 	st.mu.Unlock()
 	r.Queue = false
 	rd := s.round(st, acquire, r)
-	rd.ask(s.everyone()&^(1<<seq), 0)
+	rd.ask(s.all()&^(1<<seq), 0)
 	if err := rd.wait(ctx); err != nil {
 		s.end(st, 1<<seq)
 		return driver.Grant{}, err

@@ -24,20 +24,20 @@ const (
 
 // task is one request to one node.
 type task struct {
-	round *round // that waits for the answer; nil if none does
-	kind  kind
-	queue bool           // acquire: for a position, too
-	req   driver.Request // acquire, renew: if there is no round
-	clips bool           // renew: it leaves a lock less time than an acquire would
+	round    *round // that waits for the answer; nil if none does
+	kind     kind
+	queue    bool           // acquire: for a position, too
+	req      driver.Request // acquire, renew: if there is no round
+	shortens bool           // renew: it may leave a lock less time than an acquire would
 }
 
 // answer is what came of a task.
 type answer struct {
-	landed bool
-	err    error
-	grant  driver.Grant
-	votes  bool
-	sent   time.Time // when the request was sent, if it was granted for the whole TTL
+	answered bool
+	err      error
+	grant    driver.Grant
+	votes    bool
+	sent     time.Time // when the request was sent, if it was granted for the whole TTL
 }
 
 var (
@@ -45,11 +45,11 @@ var (
 	errHeldMeanwhile = fmt.Errorf("redlock: %w: the lock was granted meanwhile", driver.ErrUnavailable)   // nothing was sent
 	errEnded         = fmt.Errorf("redlock: %w: the claim was given up meanwhile", driver.ErrUnavailable) // likewise
 	errLeftAlone     = fmt.Errorf("redlock: %w: it did not answer lately", driver.ErrUnavailable)
-	errSpent         = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
+	errExcluded      = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
 )
 
-// round is one question to several nodes. Its caller is woken as soon as it is decided;
-// later answers still change what is known of the claim.
+// round is one request to several nodes. Its caller is woken as soon as the outcome is
+// decided. Later answers still change what is known of the claim.
 type round struct {
 	s     *Store
 	st    *claim
@@ -61,16 +61,16 @@ type round struct {
 	seq   int // acquire: the node with the queue, whose answer is needed; or -1
 	began time.Time
 
-	mu      sync.Mutex
-	answers []answer
-	asked   set
-	spare   set // nodes to ask if those do not give a majority
-	pending int
-	landed  int
-	woken   bool
-	timer   *time.Timer
-	armed   int // how often the timer was set: an old one may still fire
-	done    chan struct{}
+	mu       sync.Mutex
+	answers  []answer
+	asked    set
+	spare    set // nodes to ask if those do not give a majority
+	pending  int
+	answered int
+	woken    bool
+	timer    *time.Timer
+	armed    int // how often the timer was set: an old one may still fire
+	done     chan struct{}
 }
 
 func (s *Store) round(st *claim, k kind, r driver.Request) *round {
@@ -80,7 +80,7 @@ func (s *Store) round(st *claim, k kind, r driver.Request) *round {
 	}
 }
 
-// ask sends the question to the nodes of x, to those of queue with a position.
+// ask sends the request to the nodes of x, to those of queue with a position.
 func (r *round) ask(x, queue set) { r.askFirst(x, queue, 0) }
 
 // askFirst is ask, and also asks the nodes of spare if the others do not give a
@@ -96,7 +96,7 @@ func (r *round) expect(x, spare set) {
 	defer r.mu.Unlock()
 	r.asked, r.spare, r.pending = x, spare, x.count()
 	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
-		r.armLocked() // land may never see a majority that sets the timer
+		r.armLocked() // take may never see a majority that sets the timer
 	}
 	if r.pending == 0 {
 		r.wakeLocked()
@@ -130,21 +130,21 @@ func (r *round) wait(ctx context.Context) error {
 	return nil
 }
 
-// land takes the answer of a node.
-func (r *round) land(i int, a answer) {
+// take takes the answer of a node.
+func (r *round) take(i int, a answer) {
 	var more set
 	r.mu.Lock()
-	a.landed = true
+	a.answered = true
 	r.answers[i] = a
 	r.pending--
-	r.landed++
+	r.answered++
 	switch {
 	case r.woken:
 	case r.pending == 0 && r.spare != 0 && !r.decidedLocked() && !r.refusedLocked():
 		more = r.moreLocked()
 	case r.pending == 0 || r.decidedLocked():
 		r.wakeLocked()
-	case r.spare == 0 && r.landed >= r.s.quorum || r.timer == nil && r.spare != 0:
+	case r.spare == 0 && r.answered >= r.s.quorum || r.timer == nil && r.spare != 0:
 		r.armLocked() // again, for the nodes that are missing now
 	}
 	r.mu.Unlock()
@@ -155,7 +155,7 @@ func (r *round) land(i int, a answer) {
 func (r *round) refusedLocked() bool {
 	for i := range r.answers {
 		a := &r.answers[i]
-		if r.asked.has(i) && !(a.landed && (errors.Is(a.err, driver.ErrHeld) || a.err == nil && a.grant.Waiting)) {
+		if r.asked.has(i) && !(a.answered && (errors.Is(a.err, driver.ErrHeld) || a.err == nil && a.grant.Waiting)) {
 			return false
 		}
 	}
@@ -191,7 +191,7 @@ func (r *round) armLocked() {
 	}
 	d := 2 * time.Since(r.began)
 	for i, n := range r.s.nodes {
-		if r.spare == 0 && r.asked.has(i) && !r.answers[i].landed {
+		if r.spare == 0 && r.asked.has(i) && !r.answers[i].answered {
 			d = max(d, 4*time.Duration(n.rtt.Load()))
 		}
 	}
@@ -207,7 +207,7 @@ func (r *round) armLocked() {
 		case r.woken, r.armed != armed:
 		case r.spare != 0:
 			more = r.moreLocked()
-			if r.landed >= r.s.quorum {
+			if r.answered >= r.s.quorum {
 				r.armLocked()
 			}
 		default:
@@ -223,19 +223,19 @@ func (r *round) decidedLocked() bool {
 	yes, spoke, more := r.base, r.base, 0
 	for i := range r.answers {
 		a := &r.answers[i]
-		if a.landed && a.err == nil && !a.grant.Waiting && !a.votes {
+		if a.answered && a.err == nil && !a.grant.Waiting && !a.votes {
 			more = r.spare.count() // one that does not vote yet says nothing about the others
 		}
-		if a.landed && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
+		if a.answered && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
 			yes++
 		}
-		if a.landed && (a.err == nil || !unreachable(a.err)) {
+		if a.answered && (a.err == nil || !unreachable(a.err)) {
 			spoke++
 		}
 	}
 	switch r.kind {
 	case acquire:
-		return (yes >= r.s.quorum || yes+r.pending+more < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].landed)
+		return (yes >= r.s.quorum || yes+r.pending+more < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].answered)
 	case raise:
 		return r.s.reached(r.token, r.among) >= r.s.quorum
 	}
@@ -277,13 +277,13 @@ type turn struct {
 func (st *claim) reserveLocked(i int, t task) turn {
 	l := &st.parts[i]
 	l.leaves(t)
-	if l.flying {
+	if l.underWay {
 		old := l.next
 		l.next = &t
 		return turn{replaces: old}
 	}
-	l.flying = true
-	st.flying++
+	l.underWay = true
+	st.underWay++
 	return turn{now: true}
 }
 
@@ -292,14 +292,14 @@ func (s *Store) start(st *claim, i int, t task, at turn) {
 	case at.now:
 		s.dispatch(st, i, t)
 	case at.replaces != nil && at.replaces.round != nil:
-		at.replaces.round.land(i, answer{err: errSuperseded})
+		at.replaces.round.take(i, answer{err: errSuperseded})
 	}
 }
 
 // dispatch asks a node whose part is reserved.
 func (s *Store) dispatch(st *claim, i int, t task) {
 	if !s.nodes[i].admits() {
-		next, more := s.landed(st, i, t, answer{err: errLeftAlone})
+		next, more := s.answered(st, i, t, answer{err: errLeftAlone})
 		if !more {
 			return
 		}
@@ -311,20 +311,20 @@ func (s *Store) dispatch(st *claim, i int, t task) {
 // serve does a task, and then those that have come for the same part meanwhile.
 func (s *Store) serve(st *claim, i int, t task) {
 	if t.kind == raise {
-		t.round.land(i, s.perform(st, i, t))
+		t.round.take(i, s.perform(st, i, t))
 		return
 	}
 	for more := true; more; {
-		t, more = s.landed(st, i, t, s.perform(st, i, t))
+		t, more = s.answered(st, i, t, s.perform(st, i, t))
 	}
 }
 
-// landed notes the answer to a task. It returns what is to be done next.
-func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool) {
+// answered notes the answer to a task. It returns what is to be done next.
+func (s *Store) answered(st *claim, i int, t task, a answer) (next task, more bool) {
 	st.mu.Lock()
 	l := &st.parts[i]
 	l.note(t, a)
-	owes := t.kind == release && a.err != nil && l.has != nothing
+	pending := t.kind == release && a.err != nil && l.has != nothing
 	c := st.onLocked(i)
 	switch {
 	case l.next != nil:
@@ -335,8 +335,8 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	case st.gone && t.kind != release && l.has != nothing:
 		next, more = task{kind: release}, true
 	default:
-		l.flying = false
-		st.flying--
+		l.underWay = false
+		st.underWay--
 	}
 	if more {
 		l.leaves(next)
@@ -347,39 +347,39 @@ func (s *Store) landed(st *claim, i int, t task, a answer) (next task, more bool
 	if missed { // it was asked before a Rename, which did not find it there
 		s.nameAgain(st, i)
 	}
-	if owes && unreachable(a.err) {
-		s.nodes[i].owe(c, s.longest)
+	if pending && unreachable(a.err) {
+		s.nodes[i].releaseLater(c, s.longest)
 	}
 	if t.round != nil {
-		t.round.land(i, a)
+		t.round.take(i, a)
 	}
 	if idle {
 		s.forget(st)
 	}
 	if more && !s.nodes[i].admits() {
-		return s.landed(st, i, next, answer{err: errLeftAlone})
+		return s.answered(st, i, next, answer{err: errLeftAlone})
 	}
 	return next, more
 }
 
-// note keeps what an answer says about the part. The part is spent after a release that
-// was not answered, which is repeated (see owe); after one that found nothing of a
+// note keeps what an answer says about the part. The part is excluded after a release that
+// was not answered, which is repeated (see releaseLater); after one that found nothing of a
 // request that was not answered, which the node's store may repeat; and after an
 // unanswered request that leaves a lock little time, which may do so to a lock that is
 // granted meanwhile.
 func (l *part) note(t task, a answer) {
 	switch {
 	case t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe),
-		t.clips && l.has == lock && a.err != nil && unreachable(a.err) && !errors.Is(a.err, driver.ErrUnavailable):
-		l.spent = true
+		t.shortens && l.has == lock && a.err != nil && unreachable(a.err) && !errors.Is(a.err, driver.ErrUnavailable):
+		l.excluded = true
 	}
 	switch {
-	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == place || l.has == maybe):
+	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == position || l.has == maybe):
 		// It holds nothing there, and may have a position.
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
-		*l = part{flying: l.flying, next: l.next, spent: l.spent}
+		*l = part{underWay: l.underWay, next: l.next, excluded: l.excluded}
 	case a.err == nil && a.grant.Waiting:
-		l.has, l.ticket = place, a.grant.Ticket
+		l.has, l.ticket = position, a.grant.Ticket
 	case a.err == nil:
 		if t.kind == acquire {
 			l.votes = a.votes
@@ -411,24 +411,24 @@ func (l *part) leaves(t task) {
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	st.mu.Lock()
 	l := st.parts[i]
-	superseded, ended := t.clips && !st.clipLocked(i), t.kind == acquire && st.gone
+	superseded, ended := t.shortens && !st.shortenLocked(i), t.kind == acquire && st.gone
 	st.mu.Unlock()
 	switch {
 	case superseded:
 		return answer{err: errHeldMeanwhile}
 	case ended: // we should only release it a moment later
 		return answer{err: errEnded}
-	case t.kind == acquire && l.spent:
-		return answer{err: errSpent}
+	case t.kind == acquire && l.excluded:
+		return answer{err: errExcluded}
 	case t.kind == release && l.has == nothing:
 		return answer{err: driver.ErrLost}
 	}
 	n := s.nodes[i]
 	ctx := s.detach()
 	began := time.Now()
-	n.depart()
+	n.begin()
 	defer func() {
-		n.flying.Add(-1)
+		n.underWay.Add(-1)
 		s.account(n, a.err, time.Since(began))
 	}()
 	in, err := s.reach(ctx, n)
@@ -475,9 +475,9 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	return a
 }
 
-// depart counts a request.
-func (n *node) depart() {
-	if n.flying.Add(1) == maxFlying/2 {
+// begin counts a request.
+func (n *node) begin() {
+	if n.underWay.Add(1) == maxUnderWay/2 {
 		n.mu.Lock()
 		n.answered = time.Now() // from here on we look whether it answers at all
 		n.mu.Unlock()

@@ -35,7 +35,7 @@ type Store struct {
 	stop      context.CancelFunc
 	detached  atomic.Pointer[detached]
 	closed    atomic.Bool
-	learnedMu sync.Mutex // guards which node is whose duplicate
+	learnedMu sync.Mutex // guards the duplicates of nodes
 }
 
 var (
@@ -186,7 +186,7 @@ func newStore(n int, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// meet asks every node who it is, and refuses what is not safe. When a majority has
+// meet asks every node for its life, and refuses what is not safe. When a majority has
 // answered, it does not wait much longer for the others: a node that answers later is
 // judged then.
 func (s *Store) meet(ctx context.Context) error {
@@ -202,7 +202,7 @@ func (s *Store) meet(ctx context.Context) error {
 		go func() { answers <- met{i, s.introduce(ctx, n)} }()
 	}
 	var late <-chan time.Time
-	reached, missing := 0, s.everyone()
+	reached, missing := 0, s.all()
 	var errs []error
 	for missing != 0 && ctx.Err() == nil {
 		select {
@@ -257,7 +257,7 @@ func (s several) Error() string {
 
 func (s several) Unwrap() []error { return s }
 
-// introduce asks one node who it is.
+// introduce asks one node for its life, and refuses a node that is not safe.
 func (s *Store) introduce(ctx context.Context, n *node) error {
 	in, err := s.reach(ctx, n)
 	if err != nil {
@@ -268,7 +268,7 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 		return &NodeError{n.name, err}
 	}
 	s.learn(n, l)
-	s.ripens(n, l)
+	s.mayVote(n, l)
 	if l.Replicas > 0 && !s.replicas {
 		return &ReplicatedError{n.name, l.Replicas}
 	}
@@ -351,8 +351,8 @@ func (s *Store) check(ctx context.Context) error {
 // what servers round off.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// everyone is the set of all nodes.
-func (s *Store) everyone() set { return set(1)<<len(s.nodes) - 1 }
+// all is the set of all nodes.
+func (s *Store) all() set { return set(1)<<len(s.nodes) - 1 }
 
 // set is a set of nodes.
 type set uint32

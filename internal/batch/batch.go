@@ -54,7 +54,7 @@ type Item struct {
 	flight   *flight // the send that it is in; set before that begins, under Batcher.mu
 	closed   bool    // it was not sent because of Close; set before done is closed
 	finished atomic.Bool
-	parted   atomic.Bool // nobody waits any more for what flight makes of it
+	parted   atomic.Bool // no caller waits any more for what flight makes of it
 	done     chan struct{}
 }
 
@@ -75,7 +75,7 @@ func (i *Item) Finish() {
 	}
 }
 
-// part notes that nobody waits any more for what the send makes of the item. With the
+// part notes that no caller waits any more for what the send makes of the item. With the
 // last one the send's context ends, if that is wanted.
 func (i *Item) part() {
 	f := i.flight

@@ -1,6 +1,6 @@
-// Package contended remembers which keys others wanted, too, when they were used last,
-// so that the next use can take the way that is best then. Keys may share a place, which
-// costs a little speed and nothing else.
+// Package contended remembers which keys were contended when they were used last: another
+// claim wanted them, too. So the next use can begin with the request that is best for
+// that. Several keys may share a flag, which costs a little speed and nothing else.
 package contended
 
 import (
@@ -8,22 +8,22 @@ import (
 	"sync/atomic"
 )
 
-// Keys remembers. The zero value has met nobody. Its methods may be called by several
+// Keys is a set of contended keys, empty at first. Its methods may be called by several
 // goroutines at the same time.
-type Keys struct{ places [1024]atomic.Bool }
+type Keys struct{ flags [1024]atomic.Bool }
 
 var seed = maphash.MakeSeed()
 
-func (k *Keys) place(key string) *atomic.Bool {
-	return &k.places[maphash.String(seed, key)%uint64(len(k.places))]
+func (k *Keys) flag(key string) *atomic.Bool {
+	return &k.flags[maphash.String(seed, key)%uint64(len(k.flags))]
 }
 
-// Has reports whether others wanted the key.
-func (k *Keys) Has(key string) bool { return k.place(key).Load() }
+// Has reports whether the key was contended.
+func (k *Keys) Has(key string) bool { return k.flag(key).Load() }
 
-// Set remembers whether they did.
+// Set remembers whether the key was contended.
 func (k *Keys) Set(key string, contended bool) {
-	if p := k.place(key); p.Load() != contended { // else it would be taken from other processors' caches
+	if p := k.flag(key); p.Load() != contended { // a store would take it from other processors' caches
 		p.Store(contended)
 	}
 }

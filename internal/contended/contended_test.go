@@ -20,7 +20,7 @@ func TestKeys(t *testing.T) {
 	if k.Has("a") {
 		t.Error("it does not forget")
 	}
-	// A hundred of 1024 places are mostly not those of another hundred keys.
+	// A hundred of 1024 flags are mostly not those of another hundred keys.
 	for i := range 100 {
 		k.Set(fmt.Sprint("k", i), true)
 	}
@@ -31,6 +31,6 @@ func TestKeys(t *testing.T) {
 		}
 	}
 	if others > 50 {
-		t.Errorf("%d of 100 keys share a place with a hundred others", others)
+		t.Errorf("%d of 100 keys share a flag with a hundred others", others)
 	}
 }

@@ -26,7 +26,7 @@ type Prepared interface {
 	Take(key string, cost int64) (d Decision, at int64, err error)
 }
 
-// Decision is what a limits.Decision says of a limit that nobody waits for. It
+// Decision is a limits.Decision without a wait. It
 // is small enough to be returned in registers.
 type Decision struct {
 	Remaining int64

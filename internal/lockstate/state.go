@@ -9,7 +9,7 @@
 // and their weights together do not exceed it. The exclusive claim asks for
 // driver.Whole of driver.Whole, a reader for 1 of driver.Whole.
 //
-// A claim that does not fit, or finds others in the queue, waits in the order of
+// A claim that does not fit, or finds other claims in the queue, waits in the order of
 // arrival. After every change the head of the queue is granted as long as it fits; no
 // claim overtakes it. Hence after any operation there is no free lock with a live
 // waiter.
@@ -69,9 +69,9 @@ type claim struct {
 	token  int64
 	ttl    time.Duration // as asked for
 	since  time.Duration // when it joined, or was granted
-	end    time.Duration // the first moment at which it does not stand
+	end    time.Duration // the first moment at which it is gone
 
-	inLine, inAgeing link
+	inQueue, inAgeing link
 }
 
 // An Event is a change of a claim that its owner did not ask for in this call and may
@@ -85,7 +85,7 @@ type Event struct {
 // New returns the state of a key without holders.
 func New(key string, tokens *Counter) *State {
 	s := &State{tokens: tokens, claims: map[string]*claim{}}
-	s.holders.link = func(c *claim) *link { return &c.inLine }
+	s.holders.link = func(c *claim) *link { return &c.inQueue }
 	s.queue.link = s.holders.link
 	s.ageing.link = func(c *claim) *link { return &c.inAgeing }
 	s.Reuse(key)

@@ -185,7 +185,7 @@ func (w *world) ops(steps int, pick func(n int) int) {
 					w.fatalf("release of %q, standing = %v: %v", id, stood, err)
 				}
 				if w.s.claims[id] != nil {
-					w.fatalf("%q was released and stands", id)
+					w.fatalf("%q was released and is still there", id)
 				}
 			case 5:
 				writer := w.holding(id) && w.s.claims[id].Capacity == driver.Whole

@@ -30,11 +30,11 @@ type arena struct {
 	failed error // the first error, which ends the measurement
 }
 
-// site is what happens under one key. Only who is inside changes its fields.
+// site is the critical section of one key. Only the goroutine inside changes its fields.
 type site struct {
 	key    string
 	inside atomic.Pointer[baton.Lease]
-	last   int   // who was inside before; -1 for nobody
+	last   int   // the goroutine that was inside before; -1 if there was none
 	token  int64 // and with which token
 }
 
@@ -167,7 +167,7 @@ func served(all []*tally) (n int64) {
 }
 
 // enter is the critical section: it sees whether the lock keeps its promises
-// to a lease that stands.
+// to a lease that has not ended.
 func (at *site) enter(me int, lease *baton.Lease) (handedOver bool, wrong string) {
 	if !at.inside.CompareAndSwap(nil, lease) {
 		if other := at.inside.Load(); lease.Err() != nil || other != nil && other.Err() != nil {

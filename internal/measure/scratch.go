@@ -12,7 +12,7 @@ import (
 // cleanUpFor bounds what is done for a scratch key that may have been left.
 const cleanUpFor = 3 * time.Second
 
-// scratchName is the name of keys that nobody else has.
+// scratchName is a key that no other program has.
 func scratchName() string { return "baton-scratch-" + strings.ToLower(rand.Text()[:16]) }
 
 // Pairs is how long it takes to lock and unlock.

@@ -98,7 +98,7 @@ func MostOverLeast(counts []int64) float64 {
 }
 
 // Jain is Jain's index of fairness: 1 if all got the same, 1/n if one of n got
-// everything, NaN if nobody got anything.
+// everything, NaN if all got nothing.
 func Jain(counts []int64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, c := range counts {

@@ -36,7 +36,7 @@ type Life struct {
 	// Age is how long the server has lived at least.
 	Age time.Duration
 
-	// Replicas is how many servers may take its place without knowing all
-	// that it granted.
+	// Replicas is how many servers may be promoted in its stead without
+	// knowing all that it granted.
 	Replicas int
 }

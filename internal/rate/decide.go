@@ -180,7 +180,7 @@ func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecon
 // Decide does what the request asks for, and reports whether the states have to be
 // kept. There is one state for each of the request's limits. A request that is refused,
 // or only looks, changes nothing unless the clock did. The states need not be settled.
-// It changes them in place; what is left in them is of use only if they have to be kept.
+// It overwrites them; what they hold then is of use only if they have to be kept.
 // The store must first look for what it remembers for the request's ID.
 func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed bool) {
 	d = limits.Taken{OK: true, At: now, Limits: make([]limits.Decision, len(r.Limits))}

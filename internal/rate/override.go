@@ -20,7 +20,7 @@ func NewOverride(o limits.Override, now int64, keep time.Duration) Override {
 	return Override{N: o.N, Period: o.Period.Microseconds(), Burst: o.Burst, Until: now + (keep + time.Microsecond - 1).Microseconds()}
 }
 
-// At is the override of key as it stands at now. It is false if the override has ended.
+// At is the override of key as it is at now. It is false if the override has ended.
 func (o Override) At(key string, now int64) (limits.Override, bool) {
 	return limits.Override{
 		Key: key, N: o.N, Period: time.Duration(o.Period) * time.Microsecond, Burst: o.Burst,

@@ -18,10 +18,10 @@ func TestOverrideText(t *testing.T) {
 		t.Errorf("%+v is read as %+v, %v", kept, read, ok)
 	}
 	o.Left = time.Minute
-	if got, stands := kept.At("k", now+1); !stands || got != o {
-		t.Errorf("%+v, %v, want %+v", got, stands, o)
+	if got, lasts := kept.At("k", now+1); !lasts || got != o {
+		t.Errorf("%+v, %v, want %+v", got, lasts, o)
 	}
-	if got, stands := kept.At("k", kept.Until); stands {
+	if got, lasts := kept.At("k", kept.Until); lasts {
 		t.Errorf("at its end: %+v", got)
 	}
 	for _, text := range []string{"", "5", "5 0 0", "5 0 0 1 1", "0 0 0 1", "-5 0 0 1", "5 -1 0 1", "5 0 0 99999999999999999999", "5  0 1", "5 0 0 1 ", " 5 0 0 1", "5 0 0 x"} {

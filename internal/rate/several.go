@@ -2,16 +2,14 @@ package rate
 
 import "slices"
 
-// Ways to count that have nothing in common (windows and the log; estimates of one
-// period; buckets) keep a state each, even for the same key: so none of them loses what
-// was taken under it. What was taken under one of them counts under each other, too,
-// until it has come back there. The states of such a key are one after the other in one
-// State:
+// Each kind of limit (windows and the log; estimates of one period; buckets) keeps a state
+// of its own, even for the same key, so a change of kind forgets nothing: what was taken
+// under one kind counts under the others, until it has come back there. The states of
+// such a key are one after the other in one State:
 //
 //	kind, length of the first, the first, length of the next, …
 //
-// Programs that know only one kind take that for the state of a fresh key, as they
-// always did with a state of another way to count.
+// A program that knows only one kind takes that for the state of a fresh key.
 
 // parts are the states that a State is made of.
 func (s State) parts() (all []State) {
@@ -35,7 +33,7 @@ func (s State) parts() (all []State) {
 // mixed is a State, split into the algorithm's own and the others.
 type mixed struct {
 	own    State
-	others []State // those that still count, and nil in the place of the own; nil if there are none
+	others []State // those that still count, and nil instead of the own; nil if there are none
 	n      int64   // how much of the others has not come back
 	back   int64   // how many µs until all of that has come back
 }

@@ -258,12 +258,10 @@ func TestTogetherMeetsAFirstRequest(t *testing.T) {
 // wait for one of them, and renew many at once, while rows are swept away under them.
 // No deadlock or timeout of the server reaches a caller, no two claims hold at once
 // that must not, and no caller has a part of what it asked for.
-func TestTogetherNoDeadlockSurfaces(t *testing.T) {
-	testserver.Long(t)
-	togetherNoDeadlockSurfaces(t, shared(t))
-}
+func TestTogetherNoDeadlockSurfaces(t *testing.T) { togetherNoDeadlockSurfaces(t, shared(t)) }
 
 func togetherNoDeadlockSurfaces(t *testing.T, d *database) {
+	testserver.Long(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), stormFor(t)+2*time.Minute)
 	defer cancel()

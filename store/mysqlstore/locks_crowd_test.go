@@ -32,12 +32,10 @@ func stormFor(t *testing.T) time.Duration {
 // Gotchas 1 to 3, and trap 5: 64 clients of four processes lock, share, wait, give up
 // and renew on few keys, while rows are swept away under them. No deadlock or timeout
 // of the server reaches a caller, and no two claims hold at once that must not.
-func TestNoDeadlockSurfaces(t *testing.T) {
-	testserver.Long(t)
-	noDeadlockSurfaces(t, shared(t))
-}
+func TestNoDeadlockSurfaces(t *testing.T) { noDeadlockSurfaces(t, shared(t)) }
 
 func noDeadlockSurfaces(t *testing.T, d *database) {
+	testserver.Long(t)
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), stormFor(t)+time.Minute)
 	defer cancel()

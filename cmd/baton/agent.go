@@ -59,21 +59,21 @@ protocol. The agent renews what is held and waits in the queue of the store, whe
 processes of the machine have one position. A process that dies frees its locks at once,
 as with flock; one that is stopped keeps them, at most for --max-hold.
 
-The socket belongs to the user who runs the agent. Who can write it by its --mode, and
-is a --user if there are any, may ask for every lock. A socket of an agent that has died
-is replaced; if an agent lives there this one ends with exit code 78.
+The socket belongs to the user who runs the agent. A user may ask for every lock if the
+socket's --mode lets it write and, with --user, if it is named there. A socket that a dead
+agent left is replaced; if an agent listens there, this one ends with exit code 78.
 
 With --rules, clients may ask the limits of a file (see "baton limit check"), which is
 read again when it changes.
 
 With --roles, a user may do what a file says: lock keys below some prefixes only, or ask
-limits only (docs/security.md). HUP then reads the file again, and ends the sessions of
-those who have what they may not have any more. With --audit, each denial and each change
-of roles is a line of JSON in a file.
+limits only (docs/security.md). HUP then reads the file again, and ends sessions that hold
+what their user may no longer hold. With --audit, each denial and each change of roles is a
+line of JSON in a file.
 
-Signals TERM, INT and QUIT, and HUP without --roles and --audit, end the agent: it tells its clients,
-and releases all, except for what a client was told that it still has, and does not give
-back at once: that expires.
+Signals TERM, INT and QUIT, and HUP without --roles and --audit, end the agent. It tells
+its clients and releases their locks. A lock that a client considers held, and does not
+release at once, expires.
 
 With --page, a browser of this machine shows the locks, limits and operations of the
 store, and the events of the agent, and can break a lock, which the --audit tells of. The

@@ -31,8 +31,8 @@ func (a *app) doctorCommand() *cobra.Command {
 		Use:   "doctor [flags] [URL]",
 		Short: "Examine a store: what it promises, what makes it unsafe or slow",
 		Long: `Connects to the store, says what it promises, and names what makes it unsafe or slow
-for locks, each with a line that mends it: what is unsafe first, then what costs speed,
-then what is worth knowing. It changes no setting. It locks and unlocks a scratch key of
+for locks, each with the line that repairs it: what is unsafe first, then what costs
+speed, then what is worth knowing. It changes no setting. It locks and unlocks a scratch key of
 its own a few times to measure how long that takes, and looks how far the store's clock
 is from this machine's, which locks do not depend on.
 
@@ -231,7 +231,7 @@ func promises(t driver.Traits) []promise {
 	return []promise{
 		{"machines", t.Machines, "shared by all machines that reach it", unshared},
 		{"fencing", t.Fencing, "the token rises with every grant, through expiry, deletion and restart", "no fencing token that rises for ever"},
-		{"fifo", t.FIFO, "first come, first served", "no order among those who wait"},
+		{"fifo", t.FIFO, "first come, first served", "no order among waiters"},
 		{"shared", t.Shared, "read locks", "no read locks"},
 		{"permits", t.Permits, "permits (n of N)", "no permits (n of N)"},
 		{"durable", t.Durable, "what was granted survives a crash of the server", "a crash of the server may lose locks that their holders still use"},
@@ -271,7 +271,7 @@ func (d *diagnosis) print(a *app) error {
 		mark := fmt.Sprintf("%-8s", severityWords(f.Severity))
 		fmt.Fprintf(&b, "\n%s\n", lab.Fold(safe(f.Name+": "+f.What), mark, columns))
 		if f.Mend != "" { // on one line, to be copied
-			fmt.Fprintf(&b, "%8smend it: %s\n", "", safe(f.Mend))
+			fmt.Fprintf(&b, "%8sfix: %s\n", "", safe(f.Mend))
 		}
 	}
 	b.WriteByte('\n')
@@ -285,7 +285,7 @@ func (d *diagnosis) print(a *app) error {
 		fmt.Fprintf(&b, "Not everything could be asked: %s.\n", safe(message(d.partial)))
 	}
 	if d.traits == nil {
-		fmt.Fprintln(&b, "The store is refused for this reason. Mend it and ask again: the rest is examined then.")
+		fmt.Fprintln(&b, "The store is refused for this reason. Repair it and ask again: the rest is examined then.")
 	}
 	notes := d.count(driver.Note)
 	if notes == 1 {

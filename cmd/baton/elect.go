@@ -33,10 +33,10 @@ func (a *app) electCommand() *cobra.Command {
 		Short: "Run a command on one machine at a time, as its leader",
 		Long: `Stands for the election NAME and runs the command while this process leads. When
 leadership is lost (the store is out of reach, the lock was broken) the command is
-stopped before another process can be elected, and baton stands again, behind those
-who wait. When the command ends by itself, the next one is elected and baton
+stopped before another process can be elected, and baton stands again, behind the
+candidates that wait. When the command ends by itself, the next one is elected and baton
 ends with the command's exit code. An election is the lock of the same name:
-"baton show NAME" shows the leader and who comes next.
+"baton show NAME" shows the leader and the queue.
 
 The command is started, stopped and signalled as by "baton run", and finds in its
 environment

@@ -269,6 +269,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"completion":     {{hostileText}, {"bash"}},
 		"help":           {{hostileText}, {"stores"}},
 		"man":            {{}, {hostileText}},
+		"reference":      {{}, {hostileText}},
 		"version":        {{}, {hostileText}, {"-o", "json"}},
 	}
 	for path := range commands() {

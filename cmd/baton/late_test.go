@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-const manyLate = 20 // a race that the code leaves to chance goes wrong for some of these
+const manyLate = 10 // a race that the code leaves to chance goes wrong for some of these
 
 // late starts commands under leases and stops their batons. Then between waits until
 // the leases have ended, and the commands end with success, so that each baton finds

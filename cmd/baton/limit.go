@@ -171,10 +171,10 @@ func (a *app) limitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "limit [flags] KEY [-- COMMAND [ARG…]]",
 		Short: "Ask a rate limit, and run a command if it allows it",
-		Long: `Asks whether one more is allowed for KEY, and counts it if so. With a COMMAND it is
-run then, in place of baton; without one the exit code says it. All who name the same
-key and store are counted together, by the store's clock. Who is refused is not
-counted.
+		Long: `Asks whether KEY allows one more request, and counts it if so. An allowed COMMAND then
+runs in place of baton; without a COMMAND the exit code is the answer. All programs that
+use the same key and store are counted together, by the store's clock. Refused requests
+are not counted.
 
 Algorithms, for N/PERIOD:
 
@@ -459,7 +459,7 @@ func byOverride(r ratelimit.Result) string {
 	return ""
 }
 
-// describeRefusal says why nothing was allowed, to one that has waited so long at most.
+// describeRefusal says why nothing was allowed, after a wait of at most waited.
 func describeRefusal(r ratelimit.Result, waited time.Duration) string {
 	text := fmt.Sprintf("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(r))
 	if r.Cost > 1 {

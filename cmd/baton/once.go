@@ -50,7 +50,7 @@ func (a *app) onceCommand() *cobra.Command {
 	o := &onceFlags{}
 	cmd := &cobra.Command{
 		Use:   "once [flags] KEY -- COMMAND [ARG…]",
-		Short: "Run a command once, and replay its output to those who come later",
+		Short: "Run a command once, and replay its output to later calls",
 		Long: `Runs the command unless it has succeeded before, anywhere, under this KEY. Its
 output and exit code are recorded, and every later call replays them instead. Calls
 that come meanwhile wait for it.
@@ -59,8 +59,8 @@ A command that fails is not recorded: its exit code is passed on, and the next
 call runs it again. --final makes exit codes outcomes that are recorded, too.
 
 The same KEY with another command, or other arguments, is an error (64): nothing runs,
-and nothing is replayed. Where command lines differ though they mean the same, such as
-by the name of a machine, all who use the key say --any-command.
+and nothing is replayed. Where command lines differ but mean the same, for example by the
+name of a machine, give --any-command in every call.
 
 While the command runs its lock is once/KEY: that is the name for baton show, watch, ask
 and break. "baton once ls" lists what is recorded, so no KEY is ls or list.
@@ -73,15 +73,14 @@ environment
   BATON_TOKEN    the fencing token: higher with every attempt; pass it to what the command
                  changes, so that it can refuse a lower one
   BATON_ATTEMPT  1, or more if earlier attempts were not finished: what they did may be there
-  BATON_OWNER    who others see as the one who runs it
+  BATON_OWNER    the name that baton show gives for this process
   BATON_HELD     true
 
 There is no shell in between; standard input and signals are passed on, as by baton
 run, and if the lease is lost the command is stopped. Its output is not a terminal, even
-if baton's is. At most 256 KiB of it are kept, the beginning; who gets a replay that lacks
-the rest is told, with -q, too. It is kept in clear, and --forget does not wipe it from the
-disk: a SQLite file, its log and backups may hold it for longer. A command should print no
-secret.
+if baton's is. Its first 256 KiB are kept; a replay that lacks the rest says so, with -q,
+too. It is kept in clear text, and --forget does not wipe it from the disk: a SQLite file,
+its log and backups may hold it for longer. A command should print no secret.
 
 With --show, -o json prints: key, state (none, begun, done, failed), attempts, token (a
 string), owner, began and finished (times), left (seconds), exit, stdout, stderr,
@@ -355,7 +354,7 @@ func (w *waitForTurn) late() error {
 	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
 }
 
-// underWayElsewhere says who runs the command, which was not to be waited for.
+// underWayElsewhere says which process runs the command, without a wait for it.
 func underWayElsewhere(key string, err error) error {
 	what := "it is under way"
 	if held, ok := errors.AsType[*baton.HeldError](err); ok {

@@ -20,8 +20,8 @@ func (a *app) onceListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List what is recorded of commands that run once",
 		Long: `Lists the operations whose keys begin with the prefix, or all: whether they are done,
-how many attempts began, who began the last one, when it began or ended, and for how
-much longer that is kept. It is no snapshot: the list is read while the records change.
+how many attempts began, which process began the last one, when it began or ended, and
+for how much longer that is kept. It is no snapshot: the list is read while the records change.
 
 "begun" is an attempt that is under way, or failed, or crashed: baton show once/KEY
 tells whether it runs. Output is shown by baton once --show KEY. Every character of the

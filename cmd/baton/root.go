@@ -39,9 +39,9 @@ type app struct {
 	verbose  bool
 
 	metricsFile string
-	measured    *measured      // nil: nobody wants to know
+	measured    *measured      // nil: not asked for
 	shown       metrics.Events // of a server
-	recent      *page.Recent   // nil: nobody wants to know
+	recent      *page.Recent   // nil: not asked for
 
 	death death
 }
@@ -249,7 +249,7 @@ func (a *app) url() (string, error) {
 
 // newFile looks whether the store is a file that does not exist, and returns what says,
 // once the store is open, that it was made: its name may be misspelt. It is silent about the
-// store that is used when none is named.
+// default store.
 func (a *app) newFile(url string) (told func()) {
 	path, is := open.File(url)
 	if a.storeURL == "" && os.Getenv("BATON_STORE") == "" || !is {

@@ -51,23 +51,23 @@ The command finds in its environment
   BATON_KEY     the name of the lock
   BATON_TOKEN   the fencing token: a number that rises with every grant of the key;
                 pass it to what the lock protects, so that it can refuse a lower one
-  BATON_OWNER   who others see as the holder
+  BATON_OWNER   the name of the holder that baton show gives
   BATON_HELD    true
 
-and the rest of baton's own: BATON_STORE, too, with a password that stands in it. A
-command that is not to see it is run by "env -u BATON_STORE COMMAND", or the URL has
-password-file=. What --store says is not passed on.
+and the rest of baton's own environment. That includes BATON_STORE, with a password in its
+URL: to hide it, run "env -u BATON_STORE COMMAND", or use password-file= in the URL. The
+value of --store is not passed on.
 
 If the lease is lost (the store is out of reach, the lock was broken), the
 command is stopped: its whole process group gets TERM, and KILL after the grace.
 All of that ends before the store can grant an expired lock to another process.
 Processes that the command leaves in its group when it ends are stopped too,
-before the lock is given back; on Linux so are those in other groups of the session,
-as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). While
-one is there that cannot be stopped, because it runs as another user as under sudo,
-the lock is kept. On Linux the command also dies if baton itself is killed; what the
-command has started does not then. On Windows the command and what it starts are a job
-object, which ends as a whole and with baton; TERM is Ctrl-Break there.
+before the lock is given back. On Linux so are those in other groups of the session,
+as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). The
+lock is kept while a process remains that cannot be stopped, such as one under sudo. On
+Linux the command also dies if baton itself is killed, but not what the command has
+started. On Windows the command and what it starts are a job
+object, which ends with baton; TERM is Ctrl-Break there.
 
 A request to release the lock ("baton ask") is printed, and sent to the command as a
 signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.

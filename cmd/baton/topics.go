@@ -43,7 +43,7 @@ Parameters of Redis, after "?" and separated by "&":
 Redlock knows them, too, for all its servers, and
 
   longest-ttl=1m          no lock may have a longer TTL; a server that restarted does not
-                          vote for so long, as it may have forgotten one
+                          vote for that time, as it may have forgotten one
   durable=true            the servers forget nothing (appendfsync always): they vote at once
   allow-replicas=true     accept servers that have replicas
 
@@ -60,7 +60,7 @@ Parameters of PostgreSQL:
   host=/DIRECTORY         of a Unix socket
   schema=NAME             where the tables are
   migrate=false           do not make the tables if they are missing
-  connections=4           at most so many, one that listens, two that renew
+  connections=4           at most this many: one listens, two renew
   pooler=true             a pooler such as PgBouncer is in between (usually noticed)
   application_name=TEXT   what the server shows
 
@@ -90,7 +90,7 @@ the metrics. Beside them there are
                                            and was not skipped (--skip-ok)
 
 FILE ends in .prom, and is in the directory that --collector.textfile.directory names. It
-is replaced as a whole when the command ends; in one that goes on also every 15 seconds,
+is replaced when the command ends; in one that goes on also every 15 seconds,
 and at once when a lease is lost or a leader is elected. Every user may read it. Each job
 has a FILE of its own: of several commands with one FILE the last one wins. The label
 "file" has its name, as the collector refuses a series that two files have.

@@ -41,10 +41,10 @@ func (a *app) verifyCommand() *cobra.Command {
 same, and writes down what they see. It kills and stops them and cuts their
 connections. Then it looks in what was written for what must never happen:
 
-  E  two that exclude each other believed in their lease at the same instant
+  E  two clients that exclude each other considered themselves holders at one instant
   F  a token did not rise, or what checks tokens took a stale write
-  L  when all was whole again, a waiter waited for too long, or something was left;
-     a lease was lost, and no fault explains it; a limit served too little
+  L  after the fault a waiter waited for too long, or something was left; a lease was
+     lost, and no fault explains it; a limit served too little
   B  a limit admitted more than it allows
 
 The store is the one that --store or BATON_STORE names. Its servers are left alone, and so
@@ -59,14 +59,13 @@ two hosts, or the HTTP API of two servers that share a secret, all on this machi
 can be killed and stopped as well, and the connections to them are cut.
 
 Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
-wants what for how long, who is broken and for how long. What the system decides, such
-as who is faster, is not in it; the same command breaks the same things in the same way,
-and finds a rare mishap again sooner or later. Faults with a + between them have one run
-and set in together, each at clients of its own; one of them may break servers. What is
-promised then is what is promised under each. A run on a machine that stands still counts
-for nothing, and so does one in which hardly anything happened.
+wants what for how long, who is broken and for how long. Scheduling is not in it: the same
+command breaks the same things in the same way, and finds a rare mishap again sooner or
+later. Faults with a + between them have one run and begin together, each at clients of
+its own; one of them may break servers. What is promised then is what is promised under
+each. A run does not count if this machine paused, or if hardly anything happened.
 
-That nothing was found proves nothing. It says that so many operations held.
+A run without a violation is no proof. It says how many operations held.
 
 With -o json: store, url, seed, clients, ways, ttl, bound, for and trials; of each fault its
 verdict (held, broken, excused if what broke is not promised under that fault, invalid or
@@ -93,7 +92,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.TTL, "ttl", 0, "of the locks (default: 2s, or more if a fault is of no use with so little)")
 	f.BoolVar(&v.cfg.Brief, "brief", false, "hold every lock for 5 ms at most, for many acquisitions (a holder is broken\nless often in the midst of its work)")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "extra time, beyond the TTL, in which waiters must be served after the faults (default: by the store)")
-	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "how long this machine may stand still, outside of the fault")
+	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "longest pause of this machine outside of the fault; after a longer one the run does not count")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`, which is made, or empty")
 	a.queryFlags(cmd)

@@ -329,7 +329,7 @@ func (s *built) follow(link string) string {
 func (s *built) code(t *testing.T) {
 	count := 0
 	for page, p := range s.pages {
-		source, err := os.ReadFile(filepath.Join("../../docs", strings.TrimSuffix(s.file(page), ".html")+".md"))
+		source, err := os.ReadFile(filepath.Join("../../.site/docs", strings.TrimSuffix(s.file(page), ".html")+".md"))
 		if err != nil {
 			t.Error(err)
 			continue

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -258,6 +259,7 @@ func TestCombinedAndCancelled(t *testing.T) {
 // Many goroutines, each on its key and all of them on one: nothing is mixed
 // up.
 func TestCombinedUnderLoad(t *testing.T) {
+	testserver.Long(t)
 	l := newLab(t, 1)
 	s := l.stores[0]
 	const goroutines, rounds = 64, 60

@@ -21,6 +21,7 @@ import (
 // A slot that moves from server to server under load takes its locks along.
 // While its keys are apart the servers say so, and nothing has happened.
 func TestSlotMoves(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t) // others would meet the moving slot
@@ -213,6 +214,7 @@ func TestLimitsOnSeveralSlots(t *testing.T) {
 
 // A slot that moves under load takes its limits along.
 func TestLimitsWhileTheirSlotMoves(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t)

@@ -76,6 +76,7 @@ func singleHarness(open func(t drivertest.T, addr string) *Store) drivertest.Har
 // TestContractManyConnections is for clients as most programs bring them, on
 // which requests may overtake each other.
 func TestContractManyConnections(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.SharedRedis(t)
@@ -85,6 +86,7 @@ func TestContractManyConnections(t *testing.T) {
 }
 
 func TestContractSentinel(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
@@ -97,6 +99,7 @@ func TestContractSentinel(t *testing.T) {
 }
 
 func TestContractCluster(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)

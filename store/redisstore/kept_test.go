@@ -31,6 +31,7 @@ func TestRecordsSingle(t *testing.T) {
 }
 
 func TestRecordsSentinel(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
@@ -43,6 +44,7 @@ func TestRecordsSentinel(t *testing.T) {
 }
 
 func TestRecordsCluster(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)

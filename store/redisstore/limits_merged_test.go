@@ -12,6 +12,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -229,6 +230,7 @@ func TestCombinedDecisionsRefused(t *testing.T) {
 // Many goroutines of two processes, on their own keys and all on one: nothing is
 // mixed up, and nothing allowed that is not there.
 func TestCombinedDecisionsUnderLoad(t *testing.T) {
+	testserver.Long(t)
 	l := newLab(t, 2)
 	const goroutines, rounds, capacity = 64, 40, 1000
 	var allowed atomic.Int64

@@ -22,6 +22,7 @@ func TestLimitsSingle(t *testing.T) {
 }
 
 func TestLimitsSentinel(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
@@ -34,6 +35,7 @@ func TestLimitsSentinel(t *testing.T) {
 }
 
 func TestLimitsCluster(t *testing.T) {
+	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)

@@ -10,11 +10,13 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // A long queue is searched by ticket, which must find every position, whatever an
 // operator or a lost counter has done to the order.
 func TestPlaceInALongLine(t *testing.T) {
+	testserver.Long(t)
 	l := newLab(t, 1)
 	s, queue, alive := l.stores[0], l.names(l.key).queue(), l.names(l.key).waiters()
 	holder, _ := take(t, s, claimOf(l.key, "holder"), time.Minute, false)

@@ -84,6 +84,9 @@ func TestContractRedis(t *testing.T) {
 	}
 	for name, n := range map[string]int{"five": 5, "three": 3} {
 		t.Run(name, func(t *testing.T) {
+			if n == 5 {
+				testserver.Long(t)
+			}
 			t.Parallel()
 			drivertest.Locks(t, harness(n))
 		})

@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redlock"
 )
 
@@ -507,6 +508,9 @@ func unreachable(err error) bool {
 func TestCrowdThroughFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			if seed > 0 {
+				testserver.Long(t)
+			}
 			synctest.Test(t, func(t *testing.T) { crowd(t, newServers(t, 5).unreliable(), seed) })
 		})
 	}

@@ -114,8 +114,15 @@ func TestContractSingle(t *testing.T) {
 	contract(t, func() redis.UniversalClient { return redis.NewClient(&redis.Options{Addr: m.Addr()}) }, nil)
 }
 
-func TestContractSentinel(t *testing.T) { contract(t, sentinel(t), onSentinel) }
-func TestContractCluster(t *testing.T)  { contract(t, cluster(t), inCluster) }
+func TestContractSentinel(t *testing.T) {
+	testserver.Long(t)
+	contract(t, sentinel(t), onSentinel)
+}
+
+func TestContractCluster(t *testing.T) {
+	testserver.Long(t)
+	contract(t, cluster(t), inCluster)
+}
 
 func contract(t *testing.T, dial dialer, only []string) {
 	drivertest.Locks(t, drivertest.Harness{
@@ -131,10 +138,12 @@ func contract(t *testing.T, dial dialer, only []string) {
 
 func TestLimitsSingle(t *testing.T) { limitCases(t, single(t), nil) }
 func TestLimitsSentinel(t *testing.T) {
+	testserver.Long(t)
 	limitCases(t, sentinel(t), []string{"all or nothing", "a repeated request is taken once"})
 }
 
 func TestLimitsCluster(t *testing.T) {
+	testserver.Long(t)
 	limitCases(t, cluster(t), []string{
 		"all or nothing", "sixteen limits, each with its cost", "exactly the capacity", "opposite orders",
 		"odd keys are different limits", "locks and limits do not meet", "bad requests", "forget",
@@ -157,10 +166,12 @@ func limitCases(t *testing.T, dial dialer, only []string) {
 
 func TestRecordsSingle(t *testing.T) { records(t, single(t), nil) }
 func TestRecordsSentinel(t *testing.T) {
+	testserver.Long(t)
 	records(t, sentinel(t), []string{"begin and finish", "repeated calls"})
 }
 
 func TestRecordsCluster(t *testing.T) {
+	testserver.Long(t)
 	records(t, cluster(t), []string{
 		"begin and finish", "repeated calls", "odd keys are different operations", "locks and records do not meet",
 		"many operations at once", "many attempts race", "forget",

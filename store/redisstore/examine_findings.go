@@ -26,7 +26,7 @@ const (
 func evicts(policy string) driver.Finding {
 	return driver.Finding{
 		Name: "maxmemory-policy", Severity: driver.Unsafe,
-		What: "when its memory is full the server evicts keys (maxmemory-policy " + policy + "), and every lock is a key that may be evicted: somebody else gets it while its holder believes in it",
+		What: "when its memory is full the server evicts keys (maxmemory-policy " + policy + "), and every lock is a key that may be evicted: another client gets it while its holder still counts on it",
 		Mend: "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf; caches belong on another server",
 	}
 }
@@ -61,14 +61,14 @@ func version(v string) (f driver.Finding, ok bool) {
 
 var plainText = driver.Finding{
 	Name: "tls", Severity: driver.Note,
-	What: "the connection is not encrypted: whoever is on the way can read the password and take or break locks",
+	What: "the connection is not encrypted: an attacker on the network path can read the password and take or break locks",
 	Mend: "set up TLS on the server (tls-port, tls-cert-file, tls-key-file), then write rediss:// in the URL",
 }
 
 func (s *Store) noChannels(command, answer string) driver.Finding {
 	return driver.Finding{
 		Name: "channels", Severity: driver.Slow,
-		What: fmt.Sprintf("the server does not let this user %s (%s): those who wait are not told of their turn and ask for it up to a hundred times a second", command, answer),
+		What: fmt.Sprintf("the server does not let this user %s (%s): waiters are not told of their grant and ask for it up to a hundred times a second", command, answer),
 		Mend: "ACL SETUSER NAME +publish +subscribe &" + s.names.own + "*, as Redis 7 gives a new user no channels",
 	}
 }
@@ -127,7 +127,7 @@ func (s *Store) judge(f facts) []driver.Finding {
 	judgeCluster(f, say)
 	if f.open {
 		say("auth", driver.Note, "set a password: ACL SETUSER default >PASSWORD, and name it in the URL with password-file or password-env",
-			"the server asks for no password: whoever reaches it can take or break locks")
+			"the server asks for no password: any program that reaches it can take or break locks")
 	}
 	return all
 }
@@ -155,10 +155,10 @@ func judgePersistence(f facts, say saying) {
 	switch {
 	case aof == "0" && f.config["save"] == "":
 		say("persistence", driver.Unsafe, "CONFIG SET appendonly yes, and the same in redis.conf; and have a server that crashed started again no sooner than the longest TTL later",
-			"the server keeps nothing on disk: after a restart every lock is free while its holder believes in it, for up to its TTL")
+			"the server keeps nothing on disk: after a restart every lock is free while its holder still counts on it, for up to its TTL")
 	case aof == "0":
 		say("persistence", driver.Unsafe, "CONFIG SET appendonly yes, and the same in redis.conf",
-			"the server only writes snapshots (save %s): a restart forgets every lock that is younger than the last one, while its holder believes in it", f.config["save"])
+			"the server only writes snapshots (save %s): a restart forgets every lock that is younger than the last one, while its holder still counts on it", f.config["save"])
 	case aof == "1" && f.config["appendfsync"] == "no":
 		say("appendfsync", driver.Unsafe, "CONFIG SET appendfsync everysec, or always if locks must survive the crash of the machine, too",
 			"the server never asks for its log to reach the disk (appendfsync no): a crash of the machine forgets the locks of the last half minute")
@@ -217,8 +217,8 @@ func judgeReplication(f facts, say saying) {
 func judgeLoad(f facts, say saying) {
 	clients, most := number(f.info["connected_clients"]), number(f.config["maxclients"])
 	if most > 0 && float64(clients) >= nearlyFull*float64(most) {
-		say("maxclients", driver.Unsafe, "CONFIG SET maxclients NUMBER (and let it open as many files), or find who does not close connections: CLIENT LIST",
-			"%d of %d connections are taken: the next ones are refused, and whoever must connect again loses its leases", clients, most)
+		say("maxclients", driver.Unsafe, "CONFIG SET maxclients NUMBER (and let it open as many files), or find the client that does not close connections: CLIENT LIST",
+			"%d of %d connections are taken: the next ones are refused, and a program that must connect again loses its leases", clients, most)
 	}
 	if n := len(f.slow); n > 0 {
 		say("slowlog", driver.Slow, "SLOWLOG GET shows them; move what is slow to another server, KEYS and big deletions above all (UNLINK, SCAN)",
@@ -249,7 +249,7 @@ func judgeCluster(f facts, say saying) {
 	assigned, failed := number(f.cluster["cluster_slots_assigned"]), number(f.cluster["cluster_slots_fail"])
 	if assigned < slots {
 		say("cluster-slots", driver.Unsafe, "redis-cli --cluster fix HOST:PORT",
-			"%d of %d slots are served by nobody: locks whose key falls there cannot be had", slots-assigned, slots)
+			"%d of %d slots are served by no primary: locks whose key falls there cannot be had", slots-assigned, slots)
 	}
 	if failed > 0 {
 		say("cluster-slots-failed", driver.Unsafe, "bring their primary back, or make its replica take over: CLUSTER FAILOVER FORCE",
@@ -289,7 +289,7 @@ func judgeSentinels(asked []sentinelFacts) []driver.Finding {
 	}
 	if len(away) > 0 {
 		say("sentinel-unreachable", driver.Unsafe, "start it, or correct its address or password in the URL",
-			"no answer about the primary from Sentinel %s: with a majority away nobody is promoted, and waiting has no end", strings.Join(away, ", "))
+			"no answer about the primary from Sentinel %s: while a majority is away no replica is promoted, and waiting has no end", strings.Join(away, ", "))
 	}
 	if sentinels == 0 {
 		return all
@@ -301,10 +301,10 @@ func judgeSentinels(asked []sentinelFacts) []driver.Finding {
 	switch majority := sentinels/2 + 1; {
 	case quorum > sentinels:
 		say("sentinel-quorum", driver.Unsafe, fmt.Sprintf("SENTINEL SET NAME quorum %d on every Sentinel", majority),
-			"a quorum of %d cannot come about with %s: nobody is ever promoted", quorum, counted(int(sentinels), "Sentinel"))
+			"a quorum of %d cannot come about with %s: no replica is ever promoted", quorum, counted(int(sentinels), "Sentinel"))
 	case quorum < majority:
 		say("sentinel-quorum", driver.Unsafe, fmt.Sprintf("SENTINEL SET NAME quorum %d on every Sentinel", majority),
-			"%d of %d Sentinels are enough to call the primary dead: one that cannot reach it starts a fail-over that nobody needs, and each may lose locks", quorum, sentinels)
+			"%d of %d Sentinels are enough to call the primary dead: one that cannot reach it starts a needless fail-over, and each fail-over may lose locks", quorum, sentinels)
 	}
 	return all
 }

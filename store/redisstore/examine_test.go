@@ -248,7 +248,7 @@ func TestExamineCluster(t *testing.T) {
 		}
 	}
 	if f := examine(t, s)["cluster-slots"]; f.Severity != driver.Unsafe || !strings.HasPrefix(f.What, "1 of 16384") {
-		t.Errorf("one slot is served by nobody: %+v", f)
+		t.Errorf("one slot is served by no primary: %+v", f)
 	}
 }
 

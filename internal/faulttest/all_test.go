@@ -23,6 +23,7 @@ import (
 func onEveryStore(t *testing.T, ttl time.Duration, f func(t *testing.T, url string)) {
 	onStores(t, f)
 	t.Run("zookeeper", func(t *testing.T) {
+		testserver.Long(t)
 		t.Parallel()
 		server := testserver.ZooKeeper(t, fmt.Sprintf("tickTime=%d", (ttl/10).Milliseconds())) // ten to twenty make a session
 		f(t, fmt.Sprintf("zk://%s/all?session=%v", server.Addr, 2*ttl))
@@ -33,6 +34,7 @@ func onEveryStore(t *testing.T, ttl time.Duration, f func(t *testing.T, url stri
 // several processes in any order: all are served, and no two believe that they
 // hold a key.
 func TestLockAllCrowd(t *testing.T) {
+	testserver.Long(t)
 	const ttl = 10 * time.Second
 	sets := 1000
 	if testing.Short() {

@@ -49,6 +49,7 @@ func losing(t *testing.T, but string, steps []string, round func(t *testing.T, s
 			continue
 		}
 		t.Run(name, func(t *testing.T) {
+			mostlyLong(t, name)
 			t.Parallel()
 			url, open := store(t)
 			s, direct := newLossy(t, open), openStore(t, url)

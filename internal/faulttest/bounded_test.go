@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
 
@@ -95,6 +96,7 @@ func boundedMain(url, key, file string) error {
 // them. Everyone gets an answer, never do more than three wait in the store, and nothing
 // is left there.
 func TestCrowdAtABoundedQueue(t *testing.T) {
+	testserver.Long(t)
 	oneByOne(t, func(t *testing.T, url string) {
 		key, file := "bounded", t.TempDir()+"/inside"
 		store := openStore(t, url)

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // Waiters of two processes give up just when they may be granted. No permit is lost
 // with them: what was granted to a waiter that has left is released, not left to
 // expire. BATON_RACES=100000 makes more of it.
 func TestWaitersThatGiveUpLoseNoPermit(t *testing.T) {
+	testserver.Long(t)
 	const permits = 3
 	races := int64(fromEnv("BATON_RACES", 400))
 	onEveryStore(t, 2*time.Second, func(t *testing.T, url string) {

@@ -46,6 +46,7 @@ const (
 // nothing more, and keeps no caller out for longer than a limit lasts; after a jump
 // forward a limit gives what it would have given later.
 func TestServersClockJumps(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const span, n = jumpSpan, jumpN
 	all := []lasting{
@@ -232,6 +233,7 @@ func (w *wiretap) tells(now time.Time) (found []string) {
 // matter if that is wrong: the server's clock is a hundred days ahead of the
 // program's here, and all that is sent is by the server's or by none.
 func TestNoRequestTellsTheCallersTime(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const ahead = 100 * 24 * time.Hour
 	for name, start := range clocked {

@@ -142,6 +142,7 @@ func TestElectionLosesAnswers(t *testing.T) {
 	t.Parallel()
 	for name, store := range networked {
 		t.Run(name, func(t *testing.T) {
+			mostlyLong(t, name)
 			t.Parallel()
 			direct, open := store(t)
 			r := &losingRound{

@@ -353,6 +353,7 @@ func TestElection(t *testing.T) {
 	}
 	onStores(t, func(t *testing.T, url string) { contest(t, url, ttl, ttl+3*time.Second) })
 	t.Run("zookeeper", func(t *testing.T) { // a crash costs the session, and a tick
+		testserver.Long(t)
 		t.Parallel()
 		contest(t, "zk://"+testserver.ZooKeeper(t, "tickTime=200").Addr+"/election?session=4s", ttl, 2*ttl+3*time.Second)
 	})
@@ -360,6 +361,7 @@ func TestElection(t *testing.T) {
 
 // Leaders that believe in spite of what they are told are caught.
 func TestElectionOfBelievers(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	c := newContest(t, stores["sqlite"](t), 2*time.Second)
 	if problems := checkBeliefs(c.play(t, 5*time.Second, true)); len(problems) == 0 || !strings.Contains(problems[0], "believed together") {

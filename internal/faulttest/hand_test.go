@@ -18,6 +18,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/open"
 )
 
@@ -160,6 +161,7 @@ func free(t *testing.T, locks *baton.Locker, key string, since time.Time, ttl ti
 // the TTL if the process that has it stops. All steps share the time that it takes to
 // see that.
 func TestLeaseGoesFromProcessToProcess(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const ttl = 5 * time.Second // a process that detaches or attaches may pause for half of it
 	onStores(t, func(t *testing.T, url string) {

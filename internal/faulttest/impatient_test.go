@@ -11,12 +11,14 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // Three hosts share a lock. The callers of one of them have deadlines that are shorter than
 // the others have the lock for at a time, and are served all the same: the process keeps its
 // position.
 func TestImpatientHost(t *testing.T) {
+	testserver.Long(t)
 	for _, name := range []string{"redis", "postgres", "etcd"} {
 		t.Run(name, func(t *testing.T) {
 			url := stores[name](t)

@@ -46,6 +46,7 @@ const (
 // Four processes with fifty callers each, and limits of fifty of which nothing
 // comes back: all is exact, on every store, however it is asked.
 func TestLimitsOfProcesses(t *testing.T) {
+	testserver.Long(t)
 	for _, name := range limitStores {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

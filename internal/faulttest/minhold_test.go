@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // A lock with a MinHold stays taken for that time, though its holder has unlocked it and
 // its store is closed, though the process renews other leases, and though it had asked
 // for something else when it unlocked; and no longer than that.
 func TestMinHoldOutlivesItsProcess(t *testing.T) {
+	testserver.Long(t)
 	const ttl, hold = 3 * time.Second, 6 * time.Second
 	onEveryStore(t, ttl, func(t *testing.T, url string) {
 		store, other := openStore(t, url), openStore(t, url)

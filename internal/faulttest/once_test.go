@@ -201,6 +201,7 @@ func onRecords(t *testing.T, f func(t *testing.T, url string, records driver.Rec
 	all["zookeeper"] = func(t *testing.T) string { return "zk://" + testserver.SharedZooKeeper(t).Addr + "/once?session=4s" }
 	for name, url := range all {
 		t.Run(name, func(t *testing.T) {
+			mostlyLong(t, name)
 			t.Parallel()
 			url := url(t)
 			records, ok := openStore(t, url).(driver.Records)
@@ -257,6 +258,7 @@ func TestOnceKilled(t *testing.T) {
 // A process is stopped there for longer than its lock lasts, and goes on when the
 // next one is done, or still runs: it cannot record, nor write where it is guarded.
 func TestOnceStopped(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, records driver.Records) {
 		for _, done := range []bool{true, false} {
@@ -292,6 +294,7 @@ func TestOnceStopped(t *testing.T) {
 // The same orders are redeemed by many goroutines of many processes: once each, with
 // the same receipt for all.
 func TestOnceCrowd(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	onRecords(t, func(t *testing.T, url string, _ driver.Records) {
 		url = strings.Replace(url, "session=4s", "session=30s", 1) // the default TTL is half of it

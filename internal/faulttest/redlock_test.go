@@ -93,6 +93,7 @@ func behind(t *testing.T, nodes []*testserver.RedisServer) (proxies []*faultprox
 // Two of five are killed and come back empty, first two and then two others, while some
 // processes hold and some wait. The holder of another lock keeps it.
 func TestRedlockTwoKilled(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const longest = 4 * time.Second
 	nodes := aged(t, longest)
@@ -134,6 +135,7 @@ func TestRedlockTwoKilled(t *testing.T) {
 // had the lock they would be a majority for another process. The holder is stopped, so
 // that it cannot put its lock back.
 func TestRedlockForgetfulServers(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const longest = 4 * time.Second
 	nodes := aged(t, longest)
@@ -169,49 +171,9 @@ func TestRedlockForgetfulServers(t *testing.T) {
 	}
 }
 
-// Three of five are killed: no lock is granted, the error names them, and a holder is
-// told in time. When they are back every waiter is served.
-func TestRedlockMajorityKilled(t *testing.T) {
-	t.Parallel()
-	const longest = 3 * time.Second
-	nodes := aged(t, longest)
-	url := redlockURL(testserver.Addrs(nodes), longest)
-	locks := newLocker(t, url, baton.Config{TTL: longest})
-	lease, err := locks.Lock(t.Context(), "held")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other := newLocker(t, url, baton.Config{TTL: longest})
-	crowdOn(t, longest, []string{url, url, url}, func() {
-		for _, n := range nodes[:3] {
-			n.Kill()
-		}
-		killed := time.Now()
-		_, err := other.TryLock(t.Context(), "free")
-		if !errors.Is(err, baton.ErrUnavailable) || !strings.Contains(err.Error(), "no majority") {
-			t.Errorf("without a majority: %v", err)
-		} else {
-			for _, n := range nodes[:3] {
-				if !strings.Contains(err.Error(), n.Addr) {
-					t.Errorf("the error does not name %s: %v", n.Addr, err)
-				}
-			}
-		}
-		// No renewal that a majority answered was sent after that.
-		if d := lastBelief(lease).Sub(killed); d >= longest {
-			t.Errorf("believed in for %v after the kill, want less than %v", d, longest)
-		}
-		if lost, ok := errors.AsType[*baton.LostError](lease.Err()); !ok || lost.Cause != baton.Expired {
-			t.Errorf("cause: %v", lease.Err())
-		}
-		for _, n := range nodes[:3] {
-			n.Restart()
-		}
-	})
-}
-
 // Two of five swallow everything, and no connection breaks; then two others.
 func TestRedlockBlackHoles(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	proxies, addrs := behind(t, testserver.SharedRedisNodes(t))
 	url := redlockURL(addrs, 0) + "&prefix=" + t.Name() + ":"
@@ -230,107 +192,10 @@ func TestRedlockBlackHoles(t *testing.T) {
 	})
 }
 
-// One server after the other is stopped, and two at once.
-func TestRedlockStoppedServers(t *testing.T) {
-	t.Parallel()
-	nodes := testserver.RedisNodes(t, 5)
-	url := redlockURL(testserver.Addrs(nodes), 0)
-	locks := newLocker(t, url, baton.Config{})
-	crowdOn(t, 3*time.Second, []string{url, url, url}, func() {
-		for _, some := range [][]int{{0}, {1}, {2}, {3}, {4}, {0, 3}, {2, 4}} {
-			for _, i := range some {
-				nodes[i].Stop()
-			}
-			pairs(t, locks, 5)
-			for _, i := range some {
-				nodes[i].Cont()
-			}
-		}
-	})
-}
-
-// Answers of two servers are lost after their effect, again and again.
-func TestRedlockAnswersCutAfterTheEffect(t *testing.T) {
-	t.Parallel()
-	nodes := testserver.SharedRedisNodes(t)
-	proxies, addrs := behind(t, nodes[1:3])
-	prefix := "&prefix=" + t.Name() + ":"
-	through := redlockURL(append(addrs, nodes[0].Addr, nodes[3].Addr, nodes[4].Addr), 0) + prefix
-	crowdOn(t, 3*time.Second, []string{through, through, through}, func() {
-		for i := range 20 {
-			select {
-			case <-proxies[i%2].CutAfterRequest(nil):
-			case <-time.After(20 * time.Second):
-				t.Error("no request came through")
-			}
-		}
-	})
-	// Nothing is left of what was not heard of, or not for long.
-	for _, n := range nodes {
-		locks := newLocker(t, "redis://"+n.Addr+"?"+prefix[1:], baton.Config{})
-		for begun := time.Now(); ; <-time.After(20 * time.Millisecond) {
-			info, err := locks.Inspect(t.Context(), t.Name())
-			if err == nil && len(info.Holders)+len(info.Waiters) == 0 {
-				break
-			}
-			if time.Since(begun) > 20*time.Second {
-				t.Errorf("left on %s: %+v, %v", n.Addr, info, err)
-				break
-			}
-		}
-	}
-}
-
-// Three of five fall silent under a holder: it stops believing before they
-// could give its lock away.
-func TestRedlockSilence(t *testing.T) {
-	t.Parallel()
-	const ttl = 2 * time.Second
-	for name, setUp := range map[string]func(t *testing.T) (addrs []string, silence func()){
-		"black holes": func(t *testing.T) ([]string, func()) {
-			proxies, addrs := behind(t, testserver.SharedRedisNodes(t))
-			return addrs, func() {
-				for _, p := range proxies[:3] {
-					p.Swallow(faultproxy.ToServer)
-					p.Swallow(faultproxy.ToClient)
-				}
-			}
-		},
-		"servers stopped": func(t *testing.T) ([]string, func()) {
-			nodes := testserver.RedisNodes(t, 5)
-			return testserver.Addrs(nodes), func() {
-				for _, n := range nodes[:3] {
-					n.Stop()
-				}
-			}
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			addrs, silence := setUp(t)
-			locks := newLocker(t, redlockURL(addrs, 0), baton.Config{TTL: ttl})
-			lease, err := locks.Lock(t.Context(), t.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx := lease.Context(t.Context())
-			silence()
-			silent := time.Now()
-			// The last renewal was sent before the silence.
-			if d := lastBelief(lease).Sub(silent); d >= ttl {
-				t.Errorf("believed in for %v, the servers expire it after %v", d, ttl)
-			}
-			<-ctx.Done()
-			if lost, ok := errors.AsType[*baton.LostError](context.Cause(ctx)); !ok || lost.Cause != baton.Expired {
-				t.Errorf("cause: %v", context.Cause(ctx))
-			}
-		})
-	}
-}
-
 // All answers to an attempt are lost, and the next one succeeds: nothing that
 // cleans up behind the first takes the lock from its holder, however late.
 func TestRedlockAttemptAfterLostAnswers(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	direct, open := networked["redlock"](t)
 	mine := newLossy(t, open)

@@ -52,6 +52,7 @@ func lastBeat(t *testing.T, file string) int64 {
 // The store falls silent under "baton run": the command is dead, although it ignores
 // SIGTERM, before another process can have the lock.
 func TestRunStopsItsCommandInTime(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	bin := testserver.Baton(t)
 	server := testserver.SharedRedis(t)

@@ -37,9 +37,13 @@ func fromEnv(name string, usual int) int {
 // oneByOne runs f on each store while nothing else happens in this process.
 func oneByOne(t *testing.T, f func(t *testing.T, url string)) {
 	for _, name := range slices.Sorted(maps.Keys(stores)) {
-		t.Run(name, func(t *testing.T) { f(t, stores[name](t)) })
+		t.Run(name, func(t *testing.T) {
+			mostlyLong(t, name)
+			f(t, stores[name](t))
+		})
 	}
 	t.Run("zookeeper", func(t *testing.T) {
+		testserver.Long(t)
 		f(t, fmt.Sprintf("zk://%s/wake?session=20s", testserver.ZooKeeper(t, "tickTime=1000").Addr))
 	})
 }
@@ -112,6 +116,7 @@ func fewer(t *testing.T, few, many woke) {
 // release of the lock wakes the first and no other, and makes the same number of
 // requests however many wait.
 func TestReleaseWakesOnePlace(t *testing.T) {
+	testserver.Long(t)
 	oneByOne(t, func(t *testing.T, url string) {
 		few, ok := wakePlaces(t, url, 50)
 		if !ok {
@@ -388,6 +393,9 @@ func wakeGoroutines(t *testing.T, url string, n int) woke {
 		})
 	}
 	awaitWaiters(t, locks, key, 1)
+	if info, err := locks.Inspect(ctx, key); err != nil || len(info.Waiters) > 1 {
+		t.Errorf("%d waiters in the store, error %v", len(info.Waiters), err)
+	}
 	for end := time.Now().Add(time.Minute); runtime.NumGoroutine() < n; time.Sleep(time.Millisecond) { // they start without an event
 		if time.Now().After(end) {
 			t.Fatalf("only %d goroutines wait", runtime.NumGoroutine())

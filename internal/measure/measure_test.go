@@ -26,7 +26,7 @@ func TestRunMeasuresAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	lease, err := mine.Lock(t.Context(), "of somebody else")
+	lease, err := mine.Lock(t.Context(), "of another program")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestRunMeasuresAll(t *testing.T) {
 	}
 
 	// Nothing is left but what others hold.
-	if left := keysOf(t, one); !slices.Equal(left, []string{"of somebody else"}) || lease.Err() != nil {
+	if left := keysOf(t, one); !slices.Equal(left, []string{"of another program"}) || lease.Err() != nil {
 		t.Errorf("left %q; the other's lease: %v", left, lease.Err())
 	}
 	if left := keysOf(t, two); len(left) != 0 {
@@ -202,7 +202,7 @@ func TestViolationsAreNoticed(t *testing.T) {
 	}
 }
 
-// Two leases that are both sure are seen, whoever runs when.
+// Two leases that are both sure are seen, whichever runs when.
 func TestTwoInside(t *testing.T) {
 	t.Parallel()
 	locks, err := baton.New(splits{memstore.New()}, baton.Config{})

@@ -274,7 +274,7 @@ func TestKindsKeepTheirOwn(t *testing.T) {
 		t.Errorf("%+v, %v", d, all[0])
 	}
 	if m := split(bucket, State{9, 9}, 0); m.join() != nil || m.n != 0 {
-		t.Errorf("what nobody wrote is kept: %+v", m)
+		t.Errorf("what no take wrote is kept: %+v", m)
 	}
 }
 
@@ -405,7 +405,7 @@ func TestBoundsFindDefects(t *testing.T) {
 					return
 				}
 			}
-			t.Errorf("nobody notices %s", defects[name].what)
+			t.Errorf("no check notices %s", defects[name].what)
 		})
 	}
 }

@@ -179,7 +179,7 @@ func cutWhileIdle(t *testing.T, server *testserver.RedisServer, cfg Server) {
 			t.Fatal(err)
 		}
 		eventually(t, "it is noticed that both are cut", 5*time.Second, noticed)
-		eventually(t, "the shared one is made anew", 5*time.Second, func() bool {
+		eventually(t, "the shared one is made again", 5*time.Second, func() bool {
 			_, err := s.ownInfo(t.Context(), "server")
 			return err == nil
 		})
@@ -210,7 +210,7 @@ func TestDirectForgottenWhileIdle(t *testing.T) {
 		}
 	}
 	if before.left.Load() || calls.order.Late() {
-		t.Error("a call went by a connection that nobody had asked")
+		t.Error("a call went by a connection that was not asked before")
 	}
 }
 
@@ -372,10 +372,10 @@ func TestLeaveWhileWriting(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("64 MB were written to nobody")
+			t.Error("64 MB were written, and nothing read them")
 		}
 	case <-time.After(time.Second):
-		t.Fatal("who leaves waits until all is written")
+		t.Fatal("a caller that leaves waits until all is written")
 	}
 	<-l.ended
 }

@@ -104,7 +104,7 @@ func TestContextsWhileConnecting(t *testing.T) {
 		}
 		connecting <- err
 	}()
-	eventually(t, "somebody connects", 20*time.Second, func() bool { return proxy.Conns() > 0 })
+	eventually(t, "a connection", 20*time.Second, func() bool { return proxy.Conns() > 0 })
 
 	calls := map[string]func(context.Context) error{
 		"acquire": func(ctx context.Context) error {

@@ -27,7 +27,7 @@ func TestEntryUnknown(t *testing.T) {
 
 	again, err := l.stores[1].Acquire(t.Context(), driver.Request{Claim: w, TTL: time.Minute, Queue: true, Retry: true})
 	if err != nil || !again.Waiting || again.Ticket != g.Ticket {
-		t.Errorf("asked again: %+v, %v, want the place with ticket %d", again, err, g.Ticket)
+		t.Errorf("asked again: %+v, %v, want the position with ticket %d", again, err, g.Ticket)
 	}
 	if size := l.do("LLEN", n.queue()); size != "1" {
 		t.Errorf("the queue has %s entries, want 1", size)

@@ -73,14 +73,14 @@ func TestNoChannels(t *testing.T) {
 					found = found || f.Name == "channels" && strings.Contains(f.What, call) && strings.Contains(f.Mend, "&app:baton:*")
 				}
 				if !found {
-					t.Errorf("nobody says that %s is refused: %+v", call, all)
+					t.Errorf("no finding says that %s is refused: %+v", call, all)
 				}
 			}
 		})
 	}
 }
 
-// A user who may reach the channels is told of a grant, and does not look more often.
+// A user that may reach the channels is told of a grant, and does not look more often.
 func TestChannels(t *testing.T) {
 	open := rights(t, "~*", "resetchannels", "&app:baton:*", "+@all")
 	a, b := open(), open()

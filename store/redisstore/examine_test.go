@@ -256,8 +256,8 @@ func TestExamineSentinel(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	nobody := testserver.FreeAddr(t)
-	s, err := Open(t.Context(), Server{Addrs: []string{set.Sentinel.Addr, nobody}, Master: set.Name}, Config{})
+	closed := testserver.FreeAddr(t)
+	s, err := Open(t.Context(), Server{Addrs: []string{set.Sentinel.Addr, closed}, Master: set.Name}, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestExamineSentinel(t *testing.T) {
 	if f := found["sentinels"]; f.Severity != driver.Unsafe || !strings.Contains(f.What, "one Sentinel") {
 		t.Errorf("one Sentinel: %+v", f)
 	}
-	if f := found["sentinel-unreachable"]; f.Severity != driver.Unsafe || !strings.Contains(f.What, nobody) || strings.Contains(f.What, set.Sentinel.Addr) {
+	if f := found["sentinel-unreachable"]; f.Severity != driver.Unsafe || !strings.Contains(f.What, closed) || strings.Contains(f.What, set.Sentinel.Addr) {
 		t.Errorf("one is away: %+v", f)
 	}
 	if _, err := set.Sentinel.Do("SENTINEL", "SET", set.Name, "quorum", "2"); err != nil {

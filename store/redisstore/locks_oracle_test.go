@@ -14,7 +14,7 @@ import (
 )
 
 // The scripts do what the plain state machine does, in random histories without expiry:
-// who holds, who waits in which order, and what every caller is told.
+// the holders, the waiters in their order, and the answer to every call.
 func TestScriptsAgainstTheOracle(t *testing.T) {
 	l := newLab(t, 3)
 	for seed := range uint64(150) {
@@ -155,8 +155,8 @@ func (l *lab) history(seed uint64) bool {
 			if err != nil {
 				l.Errorf("inspect: %v", err)
 			}
-			got += "; " + who(info)
-			want += "; " + who(oracles[key].Inspect(0))
+			got += "; " + shown(info)
+			want += "; " + shown(oracles[key].Inspect(0))
 		}
 		steps = append(steps, did)
 		if got != want {
@@ -197,7 +197,7 @@ func outcome(g driver.Grant, err error) string {
 	return err.Error()
 }
 
-func who(info driver.KeyInfo) string {
+func shown(info driver.KeyInfo) string {
 	var holders, waiters []string
 	for _, h := range info.Holders {
 		holders = append(holders, fmt.Sprintf("%s %d/%d", h.Owner, h.Weight, h.Capacity))

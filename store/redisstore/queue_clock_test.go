@@ -29,7 +29,7 @@ func TestDeadWaiterThroughAClockSetBack(t *testing.T) {
 			_, dead := take(t, s, claimOf(l.key, "dead"), time.Minute, true)
 			r2, g := take(t, s, reader("r2"), time.Minute, true)
 			if !g.Waiting {
-				t.Fatal("overtook who is in line")
+				t.Fatal("overtook a waiter")
 			}
 			began := time.Now()
 			tick := time.NewTicker(pace) // as waiters do

@@ -41,7 +41,7 @@ func TestPlaceInALongLine(t *testing.T) {
 				want = driver.Lost
 			}
 			if r.State != want || r.Err != nil {
-				t.Errorf("%s: place %d is %v, %v, want %v", what, i, r.State, r.Err, want)
+				t.Errorf("%s: position %d is %v, %v, want %v", what, i, r.State, r.Err, want)
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func TestPlaceInALongLine(t *testing.T) {
 	revive()
 	mustRelease(t, s, holder)
 	if r := renewOne(t, s, line[n-1], time.Minute); r.State != driver.Held {
-		t.Errorf("who was moved to the head is %v, want held", r.State)
+		t.Errorf("the waiter that was moved to the head is %v, want held", r.State)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestTwoPlacesOfOneID(t *testing.T) {
 	late, _ := take(t, s, unheard, time.Minute, true)
 	next, _ := take(t, s, permits("next", 1), time.Minute, true)
 	if n := l.do("LLEN", l.names(l.key).queue()); late.Ticket == w.Ticket || n != "3" {
-		t.Fatalf("in line are %s, want two places of one and one of another", n)
+		t.Fatalf("queued are %s, want two entries of one claim and one of another", n)
 	}
 	used := func(when, want string) {
 		t.Helper()
@@ -120,9 +120,9 @@ func TestLateRequestsShortenNothing(t *testing.T) {
 			holder, _ := take(t, s, claimOf(l.key, "holder"), time.Minute, false)
 			c := claimOf(l.key, "w")
 			c.Weight = weight
-			place, _ := take(t, s, c, time.Minute, true)
+			waiter, _ := take(t, s, c, time.Minute, true)
 			mustRelease(t, s, holder)
-			held := renewOne(t, s, place, time.Hour)
+			held := renewOne(t, s, waiter, time.Hour)
 			if held.State != driver.Held {
 				t.Fatalf("%+v, want held", held)
 			}
@@ -139,7 +139,7 @@ func TestLateRequestsShortenNothing(t *testing.T) {
 					}
 				}
 			}
-			renewOne(t, s, place, time.Second)
+			renewOne(t, s, waiter, time.Second)
 			left("a poll", 59*time.Minute, time.Hour)
 			again := driver.Request{Claim: c, TTL: time.Second, Retry: true}
 			if _, err := s.Acquire(t.Context(), again); err != nil {
@@ -169,7 +169,7 @@ func TestNoBargingWhenTheKeyIsGone(t *testing.T) {
 		t.Errorf("a newcomer: %v, want it refused in favour of a", err)
 	}
 	if r := renewOne(t, l.stores[0], w, time.Minute); r.State != driver.Held {
-		t.Errorf("who was in line is %v, want held", r.State)
+		t.Errorf("the waiter is %v, want held", r.State)
 	}
 }
 
@@ -202,6 +202,6 @@ func TestPlaceTakenByASlowCounter(t *testing.T) {
 	before := time.Now().UnixMicro()
 	_, g := take(t, l.stores[1], claimOf(l.key, "b"), time.Minute, true)
 	if slow := before - g.Ticket; slow > 20_000 {
-		t.Errorf("the place counts from %d µs before it was taken, want at most 20 ms", slow)
+		t.Errorf("the position counts from %d µs before it was taken, want at most 20 ms", slow)
 	}
 }

@@ -27,7 +27,7 @@ func TestUnsafeServersAreRefused(t *testing.T) {
 	}
 	l.do("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
-	// A user who may not read INFO is accepted.
+	// A user that may not read INFO is accepted.
 	l.do("ACL", "SETUSER", "worker", "on", ">canary", "~*", "&*", "+@all", "-info", "-config")
 	s, err := Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "canary"}, Config{})
 	if err != nil {
@@ -71,7 +71,7 @@ func TestOpen(t *testing.T) {
 		}
 	}
 	if _, err := Open(t.Context(), Server{Addrs: []string{testserver.FreeAddr(t)}}, Config{}); !errors.Is(err, driver.ErrUnavailable) {
-		t.Errorf("where nobody listens: %v, want driver.ErrUnavailable", err)
+		t.Errorf("where no server listens: %v, want driver.ErrUnavailable", err)
 	}
 
 	set := testserver.RedisSentinel(t)

@@ -68,7 +68,7 @@ func TestPushConnectionIsMadeAnew(t *testing.T) {
 				t.Errorf("a grant out of nothing: %+v", h)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatal("nobody was told to look again")
+			t.Fatal("no waiter was told to look again")
 		}
 		l.awaitSubscribed(l.stores[1]) // the hint may have been that of the subscription before
 		mustRelease(t, l.stores[0], holder)
@@ -90,13 +90,13 @@ func TestStalePushIsBelowTheNewTicket(t *testing.T) {
 	mustRelease(t, l.stores[0], holder)
 	stale := l.awaitGrant(hints)
 	if stale.Token < g.Ticket {
-		t.Fatalf("the push has token %d, below its own place's ticket %d", stale.Token, g.Ticket)
+		t.Fatalf("the push has token %d, below its own position's ticket %d", stale.Token, g.Ticket)
 	}
 	// The process stops here; its claim runs out; another takes the lock.
 	l.do("DEL", l.key)
 	take(t, l.stores[2], claimOf(l.key, "c"), time.Minute, false)
 	if r := renewOne(t, l.stores[1], first, time.Minute); r.State != driver.Lost {
-		t.Fatalf("the place is %v, want lost", r.State)
+		t.Fatalf("the position is %v, want lost", r.State)
 	}
 	_, again := take(t, l.stores[1], w, time.Minute, true)
 	if !again.Waiting || again.Ticket <= stale.Token {
@@ -115,7 +115,7 @@ func TestEarlyPushFindsItsWatcher(t *testing.T) {
 		hints := l.hints(l.stores[1], w)
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			eventually(l, "somebody in line", 5*time.Second, func() bool { return l.do("EXISTS", l.names(l.key).queue()) == "1" })
+			eventually(l, "a waiter", 5*time.Second, func() bool { return l.do("EXISTS", l.names(l.key).queue()) == "1" })
 			mustRelease(t, l.stores[0], holder)
 		})
 		w, _ = take(t, l.stores[1], w, time.Minute, true)

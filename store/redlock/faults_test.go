@@ -263,7 +263,7 @@ func TestEndedAttemptIsNotRepeated(t *testing.T) {
 					if _, err := l.Acquire(t.Context(), r); !errors.Is(err, driver.ErrLost) {
 						t.Fatalf("repeated: %v, want ErrLost", err)
 					}
-					time.Sleep(3 * time.Second) // until they are asked again, and what is owed is paid
+					time.Sleep(3 * time.Second) // until they are asked again, and pending releases are sent
 					acquire(t, l, claimOf("k"), time.Minute)
 				})
 			})
@@ -281,7 +281,7 @@ func TestOwedReleaseIsNoLoss(t *testing.T) {
 		time.Sleep(time.Second) // until all hold
 		s.cut(true, 0, 1, 2, 3, 4)
 		if err := l.Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("release that reached nobody: %v, want ErrUnknown", err)
+			t.Errorf("release that reached no server: %v, want ErrUnknown", err)
 		}
 		s.cut(false, 0, 1, 2, 3, 4)
 		acquire(t, l, claimOf("other"), time.Minute) // they are heard of again
@@ -327,7 +327,7 @@ func TestOneLostAnswerLeavesNobodyAlone(t *testing.T) {
 // that was not answered its ID is not used again: see server.unreliable.
 func TestUnansweredReleaseInLine(t *testing.T) {
 	for lost := range 3 { // answers
-		for i := range 3 { // those who are asked first
+		for i := range 3 { // the servers that are asked first
 			synctest.Test(t, func(t *testing.T) {
 				s := newServers(t, 5).unreliable()
 				locks := s.open(2)
@@ -337,7 +337,7 @@ func TestUnansweredReleaseInLine(t *testing.T) {
 				r := driver.Request{Claim: claimOf("k"), TTL: time.Minute, Queue: true}
 				g, err := locks[1].Acquire(t.Context(), r)
 				if err != nil || !g.Waiting {
-					t.Fatalf("asked for a place: %+v, %v", g, err)
+					t.Fatalf("asked for a position: %+v, %v", g, err)
 				}
 				time.Sleep(100 * time.Millisecond)
 				s.list[i].set(func() { s.list[i].late = 0 })
@@ -542,7 +542,7 @@ func crowd(t *testing.T, s *servers, seed uint64) {
 						continue
 					}
 					if other := holder.Swap(lease); other != nil && other.Err() == nil && lease.Err() == nil {
-						t.Errorf("two believe in the lock, with tokens %d and %d", other.Token(), lease.Token())
+						t.Errorf("two consider themselves the holder, with tokens %d and %d", other.Token(), lease.Token())
 					}
 					if before := last.Swap(lease.Token()); before >= lease.Token() {
 						t.Errorf("token %d after %d", lease.Token(), before)

@@ -36,9 +36,9 @@ func (s *servers) cut(cut bool, which ...int) {
 	}
 }
 
-// fromLine joins the queue of key, makes other claims leave the server of the queue,
+// fromQueue joins the queue of key, makes other claims leave the server of the queue,
 // and renews until it holds.
-func fromLine(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave func()) driver.Claim {
+func fromQueue(t *testing.T, l driver.Locks, key string, ttl time.Duration, leave func()) driver.Claim {
 	t.Helper()
 	c := claimOf(key)
 	g, err := l.Acquire(t.Context(), driver.Request{Claim: c, TTL: ttl, Queue: true})
@@ -79,19 +79,19 @@ func TestOwedServersDoNotConfirm(t *testing.T) {
 		leave := s.stands(claimOf("c"), 0, 2)
 		s.list[2].set(func() { s.list[2].late = 10 * time.Millisecond })
 		time.AfterFunc(5*time.Millisecond, func() { s.cut(true, 1) }) // it has granted, and cannot be told that this was in vain
-		c := fromLine(t, l, "c", ttl, func() {
+		c := fromQueue(t, l, "c", ttl, func() {
 			synctest.Wait() // the others have been told
 			s.list[2].set(func() { s.list[2].late = 0 })
 			s.cut(true, 4)
 			leave(0, 2)
 		})
 		if n := s.votes("c"); n != 4 {
-			t.Fatalf("held on %d servers, want 4, one of which owes a release", n)
+			t.Fatalf("held on %d servers, want 4, one of which has a release pending", n)
 		}
 		s.cut(false, 1)
 		s.cut(true, 3)
 		if r := renew(t, l, c, ttl); r.State == driver.Held {
-			t.Errorf("confirmed by two servers and one that owes a release: %+v", r)
+			t.Errorf("confirmed by two servers and one that has a release pending: %+v", r)
 		}
 	})
 }
@@ -158,7 +158,7 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 		free()
 		c = renewUntilHeld(t, l, c, time.Minute)
 		if n := s.votes("c"); n != 5 {
-			t.Errorf("held on %d servers, by the claim or by who stood there, want 5", n)
+			t.Errorf("held on %d servers, by the claim or by the one that was there before, want 5", n)
 		}
 		if r := renew(t, l, c, time.Minute); r.State != driver.Held {
 			t.Errorf("renewed: %+v", r)
@@ -220,7 +220,7 @@ func TestDowngradeGivesUpPlaces(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		leave := s.stands(claimOf("c"), 2, 3, 4)
-		c := fromLine(t, l, "c", time.Minute, func() { leave(2) })
+		c := fromQueue(t, l, "c", time.Minute, func() { leave(2) })
 		if _, err := l.(driver.Downgrader).Downgrade(t.Context(), c, time.Minute); err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestPlacesOfAHolder(t *testing.T) {
 		s := newServers(t, 5)
 		l := s.open(1)[0]
 		leave := s.stands(claimOf("c"), 2, 3, 4)
-		c := fromLine(t, l, "c", time.Minute, func() { leave(2) })
+		c := fromQueue(t, l, "c", time.Minute, func() { leave(2) })
 		s.cut(true, 0)
 		if r := renew(t, l, c, time.Minute); r.State != driver.Unknown {
 			t.Errorf("with one server away: %+v, want it unknown", r)

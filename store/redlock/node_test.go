@@ -129,7 +129,7 @@ func TestAllServersRestartUnderAHolder(t *testing.T) {
 	}
 	for client := range clients {
 		if asked[client] == 0 {
-			t.Errorf("through %s nobody asked in time", client)
+			t.Errorf("through %s no client asked in time", client)
 		}
 	}
 }

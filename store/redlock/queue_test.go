@@ -25,7 +25,7 @@ func TestUnansweredPollOfTheHead(t *testing.T) {
 				t.Fatalf("got %+v, %v, want a position", g, err)
 			}
 			r.Ticket = g.Ticket
-			line := s.lineOf(r.Claim)
+			line := s.positionsOf(r.Claim)
 			leave(line)
 			if a := renew(t, l, r.Claim, time.Minute); a.State != driver.Waiting {
 				t.Fatalf("the head: %+v", a)
@@ -64,7 +64,7 @@ func TestUnansweredPollOfTheHead(t *testing.T) {
 }
 
 // lineOf is the server on which c waits.
-func (s *servers) lineOf(c driver.Claim) int {
+func (s *servers) positionsOf(c driver.Claim) int {
 	s.t.Helper()
 	for i, n := range s.list {
 		a := n.store.Renew(context.Background(), []driver.Claim{{Key: c.Key, ID: c.ID, Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity}}, time.Minute)

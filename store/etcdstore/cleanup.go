@@ -36,7 +36,7 @@ const (
 	cleanPause = 10 * time.Millisecond
 
 	// maxRemovals bounds the removals under way: a process that was stopped may find very many
-	// claims ended, and has to renew the others first.
+	// claims ended, and has to renew its other claims first.
 	maxRemovals = 256
 
 	// removalTime is subtracted from the TTL of a claim that is not renewed, so that the

@@ -440,7 +440,7 @@ func (s *Store) transaction(f *round, a *proposal) (it *item, size int, err erro
 	return &item{Item: batch.NewItem(), name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
 }
 
-// commit sends a transaction, together with others that wait unless it is big.
+// commit sends a transaction, together with other transactions that wait unless it is big.
 func (s *Store) commit(it *item, size int) error {
 	if size < bigTxn {
 		return s.do(s.ctx, it)

@@ -501,8 +501,8 @@ func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 	return driver.Grant{Waiting: true, Ticket: c.rev, TTL: d}
 }
 
-// maxLooks bounds how often a request that decides by the queue looks at one into which
-// others have put names since it looked before.
+// maxLooks bounds how often a request that decides by the queue reads it again, because
+// other processes have put names since.
 const maxLooks = 20
 
 // errBusy says that a queue changed between each reading and the put after it.

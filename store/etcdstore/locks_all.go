@@ -141,7 +141,7 @@ func (a *allRequest) ask(ctx context.Context) error {
 	s.mu.Unlock()
 
 	answered := make(chan struct{})
-	go func() { // it is too large to go with others
+	go func() { // it is too large to share a transaction
 		defer close(answered)
 		s.sendAlone(all)
 		for i, p := range asked {

@@ -19,7 +19,7 @@ type lock struct {
 	all      map[*claim]bool      // those, and ended ones that still have to be cleaned up
 	names    []*claim             // the claim that has each name of this process; nil: free, or see returned
 	returned map[string]*claim    // the claims that have come back under a name of this process
-	reserved map[string]time.Time // names of this process that others have taken over, until when
+	reserved map[string]time.Time // names of this process that other processes have taken over, until when
 	watches  map[string][]*watch  // by ID
 	mirror   *mirror
 }

@@ -20,9 +20,9 @@ import (
 const (
 	maxBatch    = 60                     // the server allows 128 operations
 	maxFlying   = 2                      // transactions under way: one is written while the next is made up
-	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not keep others back
+	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not delay the next ones
 	requestTime = 5 * time.Second        // when a request is given up: a server that is alive answers before
-	lingerTime  = 4 * time.Millisecond   // how long an item that may linger waits for others
+	lingerTime  = 4 * time.Millisecond   // how long an item that may linger waits for other items
 
 	// hedgeWithoutTTL is hedgeAfter for a request that has no TTL.
 	hedgeWithoutTTL = requestTime / 5
@@ -41,7 +41,7 @@ type item struct {
 	keys [2]batch.Key  // room for what batchKeys returns
 
 	wrapped   bool // txn's failure branch is a transaction that asks for more
-	mayLinger bool // it waits for up to lingerTime for others to go with
+	mayLinger bool // it waits for up to lingerTime for other items to go with
 
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it

@@ -401,8 +401,8 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t request, children
 	} else if !r.Queue {
 		no = s.heldError(ctx, c.name.key, c.parent, all, v.at)
 	} else if n := v.at - holders(all); r.MaxWaiting > 0 && n >= r.MaxWaiting {
-		// It could not keep others from joining: they may not touch the parent, or do
-		// not do so, as Curator.
+		// It could not keep other contenders from joining, which may not be allowed to
+		// touch the parent, or do not do so, as Curator.
 		no = &driver.QueueFullError{Key: c.name.key, Waiting: n}
 	}
 	if no == nil {
@@ -458,8 +458,8 @@ func (c *claim) checks(ops []any) []any {
 	return ops
 }
 
-// maxLooks bounds how often a request with Request.MaxWaiting looks at a queue that
-// others have joined since it looked before.
+// maxLooks bounds how often a request with Request.MaxWaiting reads the queue again,
+// because other contenders have joined since.
 const maxLooks = 20
 
 // checkRoom reads the queue that the claim is about to join, and refuses if the claim would

@@ -138,7 +138,7 @@ const (
 	maxFlying  = 4                    // transactions under way
 	maxItems   = 64                   // in one transaction
 	maxBytes   = 64 << 10             // in one; servers take no more than 1 MB by default
-	lingerTime = 4 * time.Millisecond // how long an item that may linger waits for others
+	lingerTime = 4 * time.Millisecond // how long an item that may linger waits for other items
 )
 
 // An item is a transaction that may become part of a larger one.
@@ -146,7 +146,7 @@ type item struct {
 	batch.Item
 	parent    string
 	creates   bool // nodes below parent
-	mayLinger bool // it goes with others if there are any soon
+	mayLinger bool // it waits for up to lingerTime for other items to go with
 	ops       []any
 	keys      [1]batch.Key
 

@@ -160,7 +160,7 @@ type waiterGroup struct {
 	waiters int
 	gone    map[string]struct{}
 
-	reading sync.Mutex          // one reads for all, and the others wait for that
+	reading sync.Mutex          // one waiter reads for all
 	seen    map[string]struct{} // the queue, as it was at at
 	at      time.Time
 }

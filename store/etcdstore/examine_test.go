@@ -103,9 +103,7 @@ func TestExamineAFullServer(t *testing.T) {
 	server := testserver.Etcd(t, "--quota-backend-bytes=4194304")
 	s := openOn(t, server, 1)[0]
 	fill(t, s)
-	all := found(t, s)
-	mustFind(t, all, "nospace", driver.Unsafe)
-	mustFind(t, all, "quota", driver.Unsafe)
+	mustFind(t, found(t, s), "nospace", driver.Unsafe)
 }
 
 func TestExamineALongElection(t *testing.T) {
@@ -181,6 +179,13 @@ func TestExamineWhatOnlyTheServerCanSay(t *testing.T) {
 	t.Parallel()
 	if all := judgeAlarms([]*pb.AlarmMember{{Alarm: pb.AlarmType_CORRUPT}, {Alarm: pb.AlarmType_CORRUPT}}); len(all) != 1 || all[0].Name != "corrupt" {
 		t.Errorf("two members with one alarm: %v", all)
+	}
+	// Servers before 3.6 do not tell their quota.
+	for used, want := range map[int64]int{79: 0, 81: 1} {
+		all := judgeStatus(" a", &pb.StatusResponse{Version: "3.6.0", Leader: 1, DbSize: used, DbSizeQuota: 100})
+		if len(all) != want || want == 1 && (all[0].Name != "quota" || all[0].Severity != driver.Unsafe) {
+			t.Errorf("%d of 100 used: %v", used, all)
+		}
 	}
 	for endpoints, want := range map[string]bool{
 		"localhost:2379": true, "127.0.0.1:1 [::1]:2": true, "127.0.0.1:1 etcd:2379": false, "10.0.0.1:2379": false,

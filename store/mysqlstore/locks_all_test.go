@@ -89,7 +89,7 @@ func TestTogetherRoundTrips(t *testing.T) {
 	proxy.CutAfterRequest(func([]byte) bool { sent.Add(1); return false })
 	plain := d.open(t)
 	for name, c := range map[string]struct {
-		s                   *Store
+		s                    *Store
 		refused, fresh, used int64
 	}{
 		"Open": {opened, 2, 2, 2},

@@ -18,7 +18,7 @@ SOAK ?=
 # How many texts make fuzz has Go's fuzzing find for each fuzzer, or for how long: make fuzz FUZZ=1m
 FUZZ ?= 100000x
 
-# Flags of the release: make release RELEASE="-h"
+# Flags of goreleaser: make release RELEASE=--snapshot
 RELEASE ?=
 
 # The linters and gotestsum, at the versions of internal/tools/go.mod.
@@ -111,8 +111,9 @@ servers: ## Install the servers that the tests need (Debian, as root)
 	@.ci/install
 
 .PHONY: release
-release: ## Build what a release has into dist: the command for all platforms, .deb, checksums; RELEASE="-version v0.1.0"
-	go run ./internal/release $(RELEASE)
+release: ## Build what a release has into dist, and try it: the command for all platforms, .deb, checksums; RELEASE=--snapshot without a tag
+	go run github.com/goreleaser/goreleaser/v2@v2.15.1 release --clean --skip=publish $(RELEASE)
+	BATON_LONG=1 go test -C interop ./debian -count=1 -v
 
 .PHONY: api
 api: ## Show what the exported names have lost and gained since the last release, and which version that asks for
@@ -140,4 +141,4 @@ lab: servers ## Make all experiments of the laboratory, and write docs/lab.md an
 
 .PHONY: clean
 clean: ## Remove what was built
-	rm -rf bin dist .site
+	rm -rf bin dist .release .site

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -34,6 +35,12 @@ func seeds(n uint64, do func(seed uint64)) {
 
 // cleanSeeds is how many histories without a defect there are.
 var cleanSeeds uint64 = 1000
+
+func init() {
+	if os.Getenv("BATON_LONG") != "1" {
+		cleanSeeds, bigHolds = 150, 10_000
+	}
+}
 
 // No check calls a violation what a correct store did.
 func TestNoFalseAlarms(t *testing.T) {

@@ -29,10 +29,10 @@ tool = go tool
 CORE = . ./internal/acquire ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... ./server/...
 
 # gotestsum runs the packages $(2) with the flags $(3). Up to five failures are repeated
-# alone; .test/$(1) lists those that pass then. Under nohup a child would ignore HUP.
+# alone, and listed at the end. Under nohup a child would ignore HUP.
 # With -trimpath all clones share one build cache.
 sum = BATON_REQUIRE_SERVERS=1 GOFLAGS="$$GOFLAGS -trimpath" env --default-signal=HUP $(tool) gotestsum --format pkgname --hide-summary skipped \
-	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1) --jsonfile .test/$(1).json \
+	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1).repeated --jsonfile .test/$(1).json \
 	--packages "$(2)" -- -p 4 -parallel 4 -timeout 15m $(3) $(TEST)
 
 .PHONY: help
@@ -45,17 +45,17 @@ build: ## Build bin/baton, a static binary, as a release has it but for symbols
 
 .PHONY: test
 test: servers ## Install what is missing, and test Baton's module on every server
-	@mkdir -p .test; status=0; \
+	@rm -rf .test; mkdir .test; status=0; \
 	$(call sum,rest,$(filter-out $(shell go list $(CORE)),$(shell go list ./store/... ./cmd/... ./...)),) || status=1; \
 	$(call sum,core,$(CORE),-race) || status=1; \
-	exit $$status
+	grep . .test/*.repeated; exit $$status
 
 .PHONY: test-long
 test-long: ## Test all modules with all faults, browsers, languages and neighbours
-	@.ci/install long; mkdir -p .test; status=0; export BATON_LONG=1; \
+	@.ci/install long; rm -rf .test; mkdir .test; status=0; export BATON_LONG=1; \
 	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list ./cmd/... ./interop/... work)),) || status=1; \
 	$(call sum,long-core,$(CORE) ./store/...,-race) || status=1; \
-	exit $$status
+	grep . .test/*.repeated; exit $$status
 
 .PHONY: mutate
 mutate: ## Take the rules of the lock's core out one by one, and see that its tests notice

@@ -41,6 +41,15 @@ func Long(t TB) {
 	}
 }
 
+// Rounds returns how often a test tries what differs each time: n times in make
+// test-long, and a quarter of that in make test.
+func Rounds(n int) int {
+	if os.Getenv("BATON_LONG") == "1" {
+		return n
+	}
+	return (n + 3) / 4
+}
+
 // require returns the path of a binary, which the package install has.
 func require(t TB, binary, install string) string {
 	t.Helper()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // The traps that the prototype of this layout fell into or came close to, each
@@ -129,7 +130,7 @@ func TestScriptFlush(t *testing.T) {
 	defer flusher.Wait()
 	defer stop()
 	s := l.stores[0]
-	for i := range 100 {
+	for i := range testserver.Rounds(100) {
 		c, _ := take(t, s, claimOf(l.key, "a"), time.Minute, false)
 		began := time.Now()
 		w, _ := take(t, l.stores[1], claimOf(l.key, "b"), time.Minute, true)

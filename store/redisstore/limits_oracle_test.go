@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // A script's numbers are floating point. Whatever Go counts exactly, it must,
@@ -46,7 +47,7 @@ func TestLimitsWithLargeNumbers(t *testing.T) {
 			}
 		}
 	}
-	for n := range 150 {
+	for n := range testserver.Rounds(150) {
 		key := fmt.Sprint("k", n)
 		var state rate.State
 		now := 1_500_000_000_000_000 + r.Int64N(2e15)
@@ -135,11 +136,11 @@ func TestShortCuts(t *testing.T) {
 			}
 		}
 	}
-	const rounds, many = 60, 20
+	const many = 20
 	long := 0
 	answered := make(chan struct{})
 	close(answered)
-	for round := range rounds {
+	for round := range testserver.Rounds(60) {
 		var names []string
 		var states []rate.State
 		var requests []limits.Request

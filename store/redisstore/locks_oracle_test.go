@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -12,17 +11,14 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lockstate"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // The scripts do what the plain state machine does, in random histories without expiry:
 // the holders, the waiters in their order, and the answer to every call.
 func TestScriptsAgainstTheOracle(t *testing.T) {
 	l := newLab(t, 3)
-	seeds := uint64(40)
-	if os.Getenv("BATON_LONG") == "1" {
-		seeds = 150
-	}
-	for seed := range seeds {
+	for seed := range uint64(testserver.Rounds(150)) {
 		if !l.history(seed) {
 			return
 		}

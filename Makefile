@@ -26,7 +26,7 @@ tool = go tool
 
 # What shares memory between goroutines is tested with the race detector: the core in
 # make test, the stores as well in make test-long.
-CORE = . ./internal/acquire ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... ./server/...
+CORE = . ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... ./server/...
 
 # gotestsum runs the packages $(2) with the flags $(3). Up to five failures are repeated
 # alone, and listed at the end. Under nohup a child would ignore HUP.

@@ -53,8 +53,8 @@ test: servers ## Install what is missing, and test Baton's module on every serve
 .PHONY: test-long
 test-long: ## Test all modules with all faults, browsers, languages and neighbours
 	@.ci/install long; rm -rf .test; mkdir .test; status=0; export BATON_LONG=1; \
-	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list ./cmd/... ./interop/... work)),-timeout 60m) || status=1; \
-	$(call sum,long-core,$(CORE) ./store/...,-race -timeout 60m) || status=1; \
+	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list ./cmd/... ./interop/... work)),-p 2 -timeout 60m) || status=1; \
+	$(call sum,long-core,$(CORE) ./store/...,-race -p 2 -timeout 60m) || status=1; \
 	grep . .test/*.repeated; exit $$status
 
 .PHONY: mutate

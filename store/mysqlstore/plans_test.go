@@ -19,7 +19,7 @@ import (
 // crowded is how many rows each table has, and fewRows how many of them a statement
 // may read, as the server estimates it.
 const (
-	crowded = 50_000
+	crowded = 200_000
 	fewRows = 1000
 )
 

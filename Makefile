@@ -33,7 +33,7 @@ CORE = . ./internal/batch ./ratelimit/... ./once/... ./election/... ./agent/... 
 # With -trimpath all clones share one build cache.
 sum = BATON_REQUIRE_SERVERS=1 GOFLAGS="$$GOFLAGS -trimpath" env --default-signal=HUP $(tool) gotestsum --format pkgname --hide-summary skipped \
 	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1).repeated --jsonfile .test/$(1).json \
-	--packages "$(2)" -- -vet=off -p 4 -parallel 4 -timeout 15m $(3) $(TEST)
+	--packages "$(2)" -- -vet=off -p 3 -parallel 4 -timeout 15m $(3) $(TEST)
 
 .PHONY: help
 help: ## Show this list

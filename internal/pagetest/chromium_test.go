@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -24,24 +23,10 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/server/page"
 )
-
-// chromium returns the path of the browser. If it is not installed, the test is skipped,
-// or fails if BATON_REQUIRE_SERVERS is 1.
-func chromium(t *testing.T) string {
-	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err == nil {
-		return path
-	}
-	if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
-		t.Fatal("chromium is not installed: make servers")
-	}
-	t.Skip("chromium is not installed: make servers")
-	return ""
-}
 
 // A site is a page over a store, on a port of its own.
 type site struct {
@@ -120,7 +105,7 @@ func browse(t *testing.T, url string, o options) *tab {
 func launch(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(chromium(t)), chromedp.NoSandbox, // tests may run as root
+		chromedp.ExecPath(testserver.Chromium(t)), chromedp.NoSandbox, // tests may run as root
 		chromedp.Flag("disable-dev-shm-usage", true), chromedp.Flag("lang", "en-US"))...)
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)

@@ -35,7 +35,7 @@ func TestSeenWithinASecond(t *testing.T) {
 		}},
 	} {
 		t.Run(of.name, func(t *testing.T) {
-			chromium(t)
+			testserver.Chromium(t)
 			here, there := of.store(t)
 			s := serve(t, here, there, nil)
 			tb := browse(t, s.url, options{})

@@ -27,6 +27,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/batonhq/baton/internal/pagecode"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // repository is where links of the site lead that leave docs/.
@@ -65,7 +66,7 @@ type seen struct {
 // TestSite builds the site as make site does, and looks at every page of it.
 // BATON_SHOTS=/tmp/shots go test -run Site draws some of them, for people to look at.
 func TestSite(t *testing.T) {
-	chromium(t)
+	testserver.Chromium(t)
 	s := buildSite(t)
 	browser := launch(t)
 	s.visit(t, browser)
@@ -82,15 +83,7 @@ func TestSite(t *testing.T) {
 // buildSite runs make site, and serves what it made.
 func buildSite(t *testing.T) *built {
 	t.Helper()
-	for _, tool := range []string{"make", "node", "npm"} {
-		if _, err := exec.LookPath(tool); err == nil {
-			continue
-		}
-		if os.Getenv("BATON_REQUIRE_SERVERS") == "1" {
-			t.Fatalf("%s is not installed: make servers", tool)
-		}
-		t.Skipf("%s is not installed: make servers", tool)
-	}
+	testserver.Npm(t)
 	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "site")
 	// A make around this test has flags that are not for this one.
 	made.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS") }), "CI=1")

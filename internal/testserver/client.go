@@ -61,3 +61,17 @@ func Caddy(t TB) string {
 	Long(t)
 	return require(t, "caddy", "caddy")
 }
+
+// Npm returns the path of npm, with node beside it, for a long test.
+func Npm(t TB) string {
+	t.Helper()
+	Node(t)
+	return require(t, "npm", "npm")
+}
+
+// Chromium returns the path of the browser, for a long test.
+func Chromium(t TB) string {
+	t.Helper()
+	Long(t)
+	return require(t, "chromium", "chromium")
+}

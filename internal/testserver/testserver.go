@@ -71,7 +71,7 @@ func find(t TB, what, install string, look func() (string, error)) string {
 	if s, ok := t.(*Site); ok {
 		s.Fatalf("%s is %w: install the package %s", what, ErrNotInstalled, install)
 	}
-	t.Fatalf("%s is not installed: install the package %s, or run make servers", what, install)
+	t.Fatalf("%s is not installed: install the package %s, as make test or make test-long does", what, install)
 	return ""
 }
 

@@ -234,16 +234,17 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	store := memstore.New()
-	s := newSite(t, store, grpconce.Config{Wait: 50 * time.Millisecond}, func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+	first := newSite(t, store, grpconce.Config{}, func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
 		close(begun)
 		<-goOn
 		return answer("done"), nil
 	})
+	soon := newSite(t, store, grpconce.Config{Wait: 50 * time.Millisecond}, nil)
 	patient := newSite(t, store, grpconce.Config{Wait: time.Minute}, nil)
 	ended := make(chan string, 2)
-	go func() { got, _, _ := s.call("x", "user", "eve", key, "k"); ended <- got }()
+	go func() { got, _, _ := first.call("x", "user", "eve", key, "k"); ended <- got }()
 	<-begun
-	s.want(codes.Aborted, "under way", false, "x", key, "k")
+	soon.want(codes.Aborted, "under way", false, "x", key, "k")
 	go func() {
 		got, _, again := patient.call("x", "user", "eve", key, "k")
 		ended <- got + map[bool]string{true: " again"}[again]
@@ -261,6 +262,7 @@ func TestWait(t *testing.T) {
 	if a, b := <-ended, <-ended; a+b != "donedone again" && a+b != "done againdone" {
 		t.Errorf("%q, %q", a, b)
 	}
+	soon.wantRan(0)
 	patient.wantRan(0)
 }
 

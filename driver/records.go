@@ -43,6 +43,9 @@ type Records interface {
 	// outcome stays and is returned. In all other cases nothing changes and it
 	// fails with *SupersededError: another attempt has begun or finished, or the
 	// record is gone.
+	//
+	// An Outcome with Retry finishes nothing. It is kept in the same way, until the
+	// next attempt begins or this one finishes after all.
 	FinishAttempt(ctx context.Context, a Attempt, o Outcome, keep time.Duration) (Record, error)
 
 	// FindRecord returns the record of an operation, or ErrNoRecord.
@@ -57,8 +60,9 @@ type Records interface {
 // RecordLister is implemented by stores of records that can show them to people.
 type RecordLister interface {
 	// ListRecords shows the record of every operation whose key begins with prefix, in
-	// no particular order. It leaves out results: Record.Result is nil. Any text is a
-	// prefix, and none of its characters has a meaning.
+	// no particular order. It leaves out the results of operations that are finished:
+	// Record.Result is nil. Any text is a prefix, and none of its characters has a
+	// meaning.
 	//
 	// It reads page by page and is no snapshot. A record that stays from before to after
 	// is shown once; one that begins or ends meanwhile is shown once or not at all, and
@@ -79,10 +83,15 @@ type Attempt struct {
 	Owner string
 }
 
-// An Outcome is the result of an attempt, for all later callers.
+// An Outcome is the result of an attempt, for all later callers, or how it failed.
 type Outcome struct {
 	// Failed distinguishes a final error from a success.
 	Failed bool
+
+	// Retry says that the attempt failed and that another one may begin: the operation
+	// is not finished. Result says how, for people, in at most check.MaxFailure bytes.
+	// Failed is false.
+	Retry bool
 
 	// Result is any bytes, at most check.MaxResult.
 	Result []byte
@@ -95,10 +104,13 @@ type Record struct {
 	Owner    string
 	Attempts int64 // how many have begun
 
-	Done bool // the last attempt has finished
+	// Done says that the operation is finished, with Outcome. Otherwise Outcome is how
+	// the last attempt failed if Retry is true, and zero if it has not ended as far as
+	// the store knows.
+	Done bool
 	Outcome
 
-	// When the last attempt began and finished, to be shown to people.
+	// When the last attempt began and ended, to be shown to people.
 	Began, Finished time.Time
 
 	// Left is how much longer the record is kept, at least.

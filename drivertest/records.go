@@ -114,6 +114,8 @@ func attempt(key string, token int64) driver.Attempt {
 
 func success(text string) driver.Outcome { return driver.Outcome{Result: []byte(text)} }
 
+func failure(text string) driver.Outcome { return driver.Outcome{Retry: true, Result: []byte(text)} }
+
 // begin begins an attempt that may begin.
 func (t *recordTest) begin(i int, key string, token int64) driver.Record {
 	t.Helper()
@@ -163,11 +165,11 @@ func (t *recordTest) stands(key string, want driver.Record) {
 func (t *recordTest) same(who string, got, want driver.Record) {
 	t.Helper()
 	if got.Key != want.Key || got.Token != want.Token || got.Owner != want.Owner || got.Attempts != want.Attempts ||
-		got.Done != want.Done || got.Failed != want.Failed || !bytes.Equal(got.Result, want.Result) {
+		got.Done != want.Done || got.Failed != want.Failed || got.Retry != want.Retry || !bytes.Equal(got.Result, want.Result) {
 		t.Errorf("%s: %s, want %s", who, short(got), short(want))
 	}
-	if got.Began.IsZero() || got.Finished.IsZero() == got.Done || got.Done && got.Finished.Before(got.Began) {
-		t.Errorf("%s: began %v, finished %v, done %v", who, got.Began, got.Finished, got.Done)
+	if over := got.Done || got.Retry; got.Began.IsZero() || got.Finished.IsZero() == over || over && got.Finished.Before(got.Began) {
+		t.Errorf("%s: began %v, finished %v, over %v", who, got.Began, got.Finished, over)
 	}
 }
 
@@ -220,6 +222,35 @@ func recordLifeCases() []recordCase {
 				want := driver.Record{Key: "job", Token: 1, Owner: "owner of 1", Attempts: 1, Done: true, Outcome: driver.Outcome{Failed: true, Result: []byte("no such order")}}
 				t.stands("job", want)
 				t.same("a later attempt", t.begin(1, "job", 2), want)
+			},
+		},
+		{
+			name: "an attempt that failed",
+			why:  "those who look later must see how it ended, and the next attempt must be able to run",
+			run: func(t *recordTest) {
+				t.begin(0, "job", 7)
+				want := driver.Record{Key: "job", Token: 7, Owner: "owner of 7", Attempts: 1, Outcome: failure("exit 3")}
+				t.same("fail", t.finish(0, "job", 7, failure("exit 3")), want)
+				t.stands("job", want)
+				t.same("begun again", t.begin(1, "job", 7), want) // a request that was late
+				t.stands("job", want)
+				_, err := t.all[2].BeginAttempt(t.ctx, attempt("job", 6), keepLong)
+				t.refused("a lower token", err, driver.SupersededError{Key: "job", Token: 6, Last: 7})
+
+				want = driver.Record{Key: "job", Token: 9, Owner: "owner of 9", Attempts: 2}
+				t.same("the next", t.begin(1, "job", 9), want)
+				t.stands("job", want)
+				_, err = t.all[0].FinishAttempt(t.ctx, attempt("job", 7), failure("late"), keepLong)
+				t.refused("failed after the next has begun", err, driver.SupersededError{Key: "job", Token: 7, Last: 9})
+				t.stands("job", want)
+
+				want.Outcome = failure("")
+				t.same("fail without a word", t.finish(2, "job", 9, failure("")), want)
+				t.stands("job", want)
+				want.Done, want.Outcome = true, success("after all")
+				t.same("finish", t.finish(1, "job", 9, success("after all")), want)
+				t.same("fail after it finished", t.finish(0, "job", 9, failure("no")), want)
+				t.stands("job", want)
 			},
 		},
 		{

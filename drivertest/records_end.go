@@ -73,6 +73,22 @@ func recordEndCases() []recordCase {
 			},
 		},
 		{
+			name: "failures expire",
+			why:  "how an attempt failed is kept for as long as was said then, and not for ever",
+			run: func(t *recordTest) {
+				const keep = 1500 * time.Millisecond
+				t.begin(0, "job", 9)
+				sent := time.Now()
+				if _, err := t.all[0].FinishAttempt(t.ctx, attempt("job", 9), failure("exit 3"), keep); err != nil {
+					t.Fatalf("finish: %v", err)
+				}
+				t.keptFor("job", sent, keep)
+				if r := t.begin(1, "job", 3); r.Retry || r.Attempts != 1 || len(r.Result) != 0 {
+					t.Errorf("after it was forgotten: %+v", r)
+				}
+			},
+		},
+		{
 			name: "kept for as long as was said last",
 			why:  "the outcome is to be kept from when it came, whatever was said when the attempt began",
 			run: func(t *recordTest) {
@@ -187,6 +203,8 @@ func recordEndCases() []recordCase {
 					"finish, not kept":      second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), success(""), 0)),
 					"finish, kept too long": second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), success(""), check.MaxRecordKeep+1)),
 					"result too long":       second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), driver.Outcome{Result: long}, keepLong)),
+					"failure too long":      second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), driver.Outcome{Retry: true, Result: long[:check.MaxFailure+1]}, keepLong)),
+					"final, and not":        second(t.all[0].FinishAttempt(t.ctx, attempt("bad", 1), driver.Outcome{Failed: true, Retry: true}, keepLong)),
 				} {
 					if _, ok := errors.AsType[*driver.RequestError](err); !ok {
 						t.Errorf("%s: %v, want a *driver.RequestError", name, outcome(err))
@@ -196,6 +214,9 @@ func recordEndCases() []recordCase {
 				// What is just legal is accepted.
 				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("good", 1), check.MaxRecordKeep); err != nil {
 					t.Errorf("kept for as long as can be: %v", err)
+				}
+				if _, err := t.all[0].FinishAttempt(t.ctx, attempt("good", 1), driver.Outcome{Retry: true, Result: long[:check.MaxFailure]}, check.MaxRecordKeep); err != nil {
+					t.Errorf("a failure as long as can be: %v", err)
 				}
 				if _, err := t.all[0].FinishAttempt(t.ctx, attempt("good", 1), driver.Outcome{Result: long[1:]}, check.MaxRecordKeep); err != nil {
 					t.Errorf("as long as can be, kept for as long as can be: %v", err)
@@ -285,7 +306,10 @@ func recordEndCases() []recordCase {
 				t.begin(0, "begun", 8)
 				t.begin(0, "done", 5)
 				t.finish(0, "done", 5, success("x"))
+				t.begin(0, "failed", 3)
+				t.finish(0, "failed", 3, failure("exit 3"))
 				t.h.Restart(t, t.all)
+				t.stands("failed", driver.Record{Key: "failed", Token: 3, Owner: "owner of 3", Attempts: 1, Outcome: failure("exit 3")})
 				t.stands("done", driver.Record{Key: "done", Token: 5, Owner: "owner of 5", Attempts: 1, Done: true, Outcome: success("x")})
 				_, err := t.all[0].BeginAttempt(t.ctx, attempt("begun", 7), keepLong)
 				t.refused("a lower token", err, driver.SupersededError{Key: "begun", Token: 7, Last: 8})

@@ -109,9 +109,12 @@ func recordListCases() []recordCase {
 				t.finish(0, "job/done", 1<<62+1, success(strings.Repeat("x", check.MaxResult)))
 				t.begin(0, "job/failed", 5)
 				t.finish(0, "job/failed", 5, driver.Outcome{Failed: true, Result: []byte("no such order")})
+				t.begin(0, "job/again", 8)
+				t.finish(0, "job/again", 8, failure("exit 3"))
 				t.begin(0, "job", 6)
 				t.begin(0, "other", 7)
 				want := map[string]driver.Record{
+					"job/again":  {Token: 8, Owner: "owner of 8", Attempts: 1, Outcome: failure("exit 3")},
 					"job/begun":  {Token: 3, Owner: "owner of 3", Attempts: 2},
 					"job/done":   {Token: 1<<62 + 1, Owner: fmt.Sprint("owner of ", int64(1)<<62+1), Attempts: 1, Done: true},
 					"job/failed": {Token: 5, Owner: "owner of 5", Attempts: 1, Done: true, Outcome: driver.Outcome{Failed: true}},
@@ -125,7 +128,7 @@ func recordListCases() []recordCase {
 						w.Key = key
 						r := got[key]
 						t.same(fmt.Sprintf("handle %d", i), r, w)
-						if r.Result != nil {
+						if r.Done && r.Result != nil {
 							t.Errorf("handle %d: the list has the result of %q", i, key)
 						}
 						if (r.Left <= 0 || r.Left > keepLong) && !t.h.NoLeft {
@@ -133,13 +136,13 @@ func recordListCases() []recordCase {
 						}
 					}
 				}
-				t.lists("job", "job", "job/begun", "job/done", "job/failed")
-				t.lists("", "job", "job/begun", "job/done", "job/failed", "other")
+				t.lists("job", "job", "job/again", "job/begun", "job/done", "job/failed")
+				t.lists("", "job", "job/again", "job/begun", "job/done", "job/failed", "other")
 				t.lists("jobs")
 				if err := t.all[0].ForgetRecord(t.ctx, "job/done"); err != nil {
 					t.Fatalf("forget: %v", err)
 				}
-				t.lists("job/", "job/begun", "job/failed")
+				t.lists("job/", "job/again", "job/begun", "job/failed")
 
 				// The caller may end it early.
 				for range t.lister(0).ListRecords(t.ctx, "") {

@@ -62,7 +62,8 @@ func (h *recordHistory) step(step int) {
 		err = s.ForgetRecord(h.ctx, h.key)
 		_, want = h.state.Forget(now)
 	case act <= 2:
-		o := driver.Outcome{Failed: random.IntN(2) == 0, Result: make([]byte, random.IntN(4)*random.IntN(4))}
+		kind := random.IntN(3)
+		o := driver.Outcome{Failed: kind == 1, Retry: kind == 2, Result: make([]byte, random.IntN(4)*random.IntN(4))}
 		crand.Read(o.Result)
 		did = fmt.Sprintf("finish %d with %+v", a.Token, o)
 		got, err = s.FinishAttempt(h.ctx, a, o, keep)

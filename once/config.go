@@ -18,10 +18,16 @@ type Config struct {
 	// must not call again later than that. 1s to ten years. Defaults to 24h.
 	Keep time.Duration
 
-	// Remember is how long the store remembers that an attempt began. The outcome
-	// of an attempt that takes longer cannot be recorded. 1s to ten years. Defaults
+	// Remember is how long the store remembers that an attempt began, or failed. The
+	// outcome of an attempt that takes longer cannot be recorded. 1s to ten years. Defaults
 	// to a week, or to Keep if that is longer.
 	Remember time.Duration
+
+	// Failure is what the store keeps of an error that is not final, and of a panic, until
+	// the next attempt begins: for people who look with Find, List or "baton once --show",
+	// and never for callers of Do. It is kept in clear text, and cut after
+	// check.MaxFailure bytes. Defaults to the text of the error.
+	Failure func(error) string
 
 	// Lock says how operations are locked while they run. Its TTL is how long other
 	// callers wait after an attempt has crashed; its MaxHold is how long an attempt
@@ -47,6 +53,9 @@ func (c *Config) complete() error {
 		if d < check.MinRecordKeep || d > check.MaxRecordKeep {
 			return &baton.ConfigError{Field: field, Reason: fmt.Sprintf("is %v; it is between %v and %v", d, check.MinRecordKeep, check.MaxRecordKeep)}
 		}
+	}
+	if c.Failure == nil {
+		c.Failure = error.Error
 	}
 	if c.Lock.Owner == "" {
 		host, err := os.Hostname()

@@ -105,7 +105,9 @@
 //
 // # Who sees what is recorded?
 //
-// Everyone who may read the store: results are kept in clear text. Forget, and the
+// Everyone who may read the store: results, and how the last attempt failed, are kept in
+// clear text. If errors may have a secret in their text, Config.Failure says what is kept
+// of them instead. Forget, and the
 // end of Keep, remove them from what the store answers, not from its disk: a SQLite
 // file, a server's log or a backup may hold them for longer.
 //
@@ -119,6 +121,6 @@
 //
 // An operation that is done costs one request. The first run costs five: that
 // one, the lock, the note that an attempt begins, the result, and the release;
-// with a Fingerprint six. A TryDo that is refused costs two, or one if the attempt
+// with a Fingerprint six. A run that fails costs as much as one that succeeds. A TryDo that is refused costs two, or one if the attempt
 // under way is of the same Runner.
 package once

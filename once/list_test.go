@@ -25,10 +25,10 @@ func TestList(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if rec.Owner != "me" || rec.Token <= 0 || rec.Attempts != 1 || rec.Result != nil {
+				if rec.Owner != "me" || rec.Token <= 0 || rec.Attempts != 1 || rec.Done && rec.Result != nil {
 					t.Errorf("listed %+v", rec)
 				}
-				all = append(all, fmt.Sprint(rec.Key, " ", rec.Done, " ", rec.Failed, " ", rec.Left))
+				all = append(all, fmt.Sprintf("%s %v %v %q %v", rec.Key, rec.Done, rec.Failed, rec.Result, rec.Left))
 			}
 			slices.Sort(all)
 			return strings.Join(all, ", ")
@@ -40,7 +40,7 @@ func TestList(t *testing.T) {
 		for key, err := range map[string]error{"a/1": nil, "a/2": once.Final(boom), "a/3": boom, "b": nil} {
 			_, _ = r.Do(t.Context(), key, func(context.Context, once.Attempt) ([]byte, error) { return []byte("x"), err }, once.Fingerprint(key))
 		}
-		if got, want := list("a/"), "a/1 true false 1h0m0s, a/2 true true 1h0m0s, a/3 false false 168h0m0s"; got != want {
+		if got, want := list("a/"), `a/1 true false "" 1h0m0s, a/2 true true "" 1h0m0s, a/3 false false "boom" 168h0m0s`; got != want {
 			t.Errorf("listed %q, want %q", got, want)
 		}
 		if n := strings.Count(list(""), ","); n != 3 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -29,6 +30,7 @@ type Runner struct {
 	store          string // its short name
 	owner          string
 	keep, remember time.Duration
+	failure        func(error) string
 
 	events *Events
 	log    *slog.Logger
@@ -63,7 +65,8 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	lister, _ := driver.As[driver.RecordLister](store)
 	return &Runner{
 		records: records, lister: lister, locks: locks, store: store.Traits().Store, owner: cfg.Lock.Owner, keep: cfg.Keep, remember: cfg.Remember,
-		events: cfg.Events, log: cfg.Lock.Logger,
+		failure: cfg.Failure,
+		events:  cfg.Events, log: cfg.Lock.Logger,
 		call: min(max(ttl/4, time.Second), 5*time.Second), patience: max(2*ttl, 10*time.Second),
 	}, nil
 }
@@ -96,13 +99,14 @@ type Attempt struct {
 //
 // If fn returns nil as its error its result is recorded, at most check.MaxResult
 // bytes. An error that Final has marked is recorded, too, and comes back as a
-// *FinalError. After any other error, or a panic, nothing is recorded, Do returns
+// *FinalError. After any other error, or a panic, no outcome is recorded, Do returns
 // the error as it is (joined with that of the lease if it was lost), and the next
-// caller, which may already be waiting, runs its function.
+// caller, which may already be waiting, runs its function. Until then Find shows how
+// the attempt failed (Config.Failure), if the store could be reached.
 //
 // fn's context ends with the lease and with ctx. ctx bounds the waiting and the
 // run, not the recording: once fn has returned, Do tries to record for twice
-// Config.Lock.TTL, at least 10s. A success is recorded even if the lease was lost
+// Config.Lock.TTL, at least 10s, and how it failed for 5s at most. A success is recorded even if the lease was lost
 // while fn ran, unless another attempt has begun since.
 //
 // Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or ran
@@ -212,8 +216,14 @@ func nested(err error) error {
 func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.Context, Attempt) ([]byte, error), o *observed) ([]byte, error) {
 	o.begins(a)
 	end := OperationEvent{Failed: true, Err: errNoReturn}
+	failure := errNoReturn // nil: there is an outcome, or may be
 	var unrecorded *UnrecordedError
-	defer func() { o.ends(a, end, unrecorded) }() // also when fn panics
+	defer func() { // also when fn panics
+		if failure != nil {
+			r.note(ctx, a, failure)
+		}
+		o.ends(a, end, unrecorded)
+	}()
 	result, err := fn(work, a)
 	out := driver.Outcome{Result: result}
 	if err != nil {
@@ -221,16 +231,35 @@ func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.C
 			if lost := a.Lease.Err(); lost != nil && !errors.Is(err, baton.ErrLost) {
 				err = errors.Join(err, lost)
 			}
-			end.Err = err
+			end.Err, failure = err, err
 			return nil, err
 		}
 		out = driver.Outcome{Failed: true, Result: []byte(err.Error())}
 		out.Result = out.Result[:min(len(out.Result), check.MaxResult)]
 	}
+	failure = nil
 	result, err = r.finish(ctx, a.Key, a.Token, out, err)
 	unrecorded, _ = err.(*UnrecordedError)
+	if unrecorded != nil && errors.As(unrecorded.Err, new(*driver.RequestError)) { // it is too long
+		failure = unrecorded.Err
+	}
 	end.Recorded, end.Failed, end.Err = unrecorded == nil, out.Failed, err
 	return result, err
+}
+
+// note keeps how an attempt failed, for people who look later. It asks the store once:
+// whatever the answer is, the next attempt may begin, and others wait for the lock.
+func (r *Runner) note(ctx context.Context, a Attempt, failure error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.call)
+	defer cancel()
+	text := r.failure(failure)
+	if len(text) > check.MaxFailure {
+		text = strings.ToValidUTF8(text[:check.MaxFailure], "")
+	}
+	out := driver.Outcome{Retry: true, Result: []byte(text)}
+	if _, err := r.records.FinishAttempt(ctx, driver.Attempt{Key: a.Key, Token: a.Token}, out, r.remember); err != nil {
+		r.log.DebugContext(ctx, "how an attempt failed was not kept", "key", a.Key, "token", a.Token, "store", r.store, "error", err)
+	}
 }
 
 // legal refuses a key whose lock would have no legal name.
@@ -342,7 +371,8 @@ func outcome(rec driver.Record) ([]byte, error) {
 }
 
 // Find returns what is known of an operation: Done tells whether it is finished; if
-// not, an attempt has begun, and may be under way or have crashed. The error is
+// not, Retry tells that the last attempt failed, and Result how. Otherwise that attempt
+// is under way, or has crashed. The error is
 // ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the context's, or
 // the store's.
 func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
@@ -371,8 +401,8 @@ func (r *Runner) Forget(ctx context.Context, key string) error {
 }
 
 // List returns what is known of every operation whose key begins with prefix, in no
-// particular order, as Find does, but without results: Record.Result is nil. It reads
-// page by page and is no snapshot: an operation that begins, is forgotten, or whose
+// particular order, as Find does, but without the results of finished operations:
+// Record.Result is nil. It reads page by page and is no snapshot: an operation that begins, is forgotten, or whose
 // time ends meanwhile may be missing. List is meant for people. Any text is a prefix.
 // The first error ends it: errors.ErrUnsupported if the store cannot list records, the
 // context's, or the store's.

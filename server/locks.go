@@ -248,6 +248,13 @@ func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*
 	if err != nil {
 		return nil, err
 	}
+	if h.Once && s.records != nil { // best effort, as by a once.Runner
+		a := driver.Attempt{Key: h.Claim.Key[len(once.LockPrefix):], Token: h.Token}
+		o := driver.Outcome{Retry: true, Result: []byte("the client has released it without an outcome")}
+		_, _ = s.record(ctx, func(ctx context.Context) (driver.Record, error) {
+			return s.records.FinishAttempt(ctx, a, o, once.DefaultRemember)
+		})
+	}
 	if err := s.release(ctx, h.Claim); err != nil {
 		return nil, err
 	}

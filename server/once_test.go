@@ -62,6 +62,9 @@ func testOnce(t *testing.T, open func() driver.Store) {
 	if err := b.releases(t.Context(), first.Handle); err != nil {
 		t.Error(err)
 	}
+	if rec, err := runner.Find(t.Context(), key); err != nil || rec.Done || !rec.Retry || len(rec.Result) == 0 {
+		t.Errorf("after the first gave up: %+v, %v", rec, err)
+	}
 	second := b.begins(t, &batonv1.BeginRequest{Key: key, Op: "op x of 16 bytes"})
 	if second.State != batonv1.BeginResponse_RUN || second.Attempts != 2 || second.Token <= first.Token {
 		t.Fatalf("the second: %v", second)

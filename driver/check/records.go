@@ -11,6 +11,10 @@ const (
 	// MaxResult is the longest result of an operation, in bytes.
 	MaxResult = 256 << 10
 
+	// MaxFailure is the longest result of an attempt that failed and may be repeated,
+	// in bytes.
+	MaxFailure = 4 << 10
+
 	// MinRecordKeep and MaxRecordKeep bound how long a record is kept.
 	MinRecordKeep = time.Second
 	MaxRecordKeep = 10 * 365 * 24 * time.Hour
@@ -30,7 +34,12 @@ func Finish(a driver.Attempt, o driver.Outcome, keep time.Duration) error {
 	if err := checkAttempt(a, keep); err != nil {
 		return err
 	}
-	if n := len(o.Result); n > MaxResult {
+	switch n := len(o.Result); {
+	case o.Failed && o.Retry:
+		return bad(a.Key, "outcome", "it is final, or another attempt may begin, not both")
+	case o.Retry && n > MaxFailure:
+		return bad(a.Key, "result", fmt.Sprintf("how an attempt failed has %d bytes, at most %d can be kept", n, MaxFailure))
+	case n > MaxResult:
 		return bad(a.Key, "result", fmt.Sprintf("it has %d bytes, at most %d can be kept: keep it elsewhere and record where", n, MaxResult))
 	}
 	return nil

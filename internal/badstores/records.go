@@ -25,6 +25,10 @@ const (
 	BeginsWhatIsDone      Bug = "lets a finished operation begin anew"
 	CountsRepeatedBegins  Bug = "counts a repeated begin"
 	ForgetsFailures       Bug = "takes a failure for a success"
+	FailuresFinish        Bug = "takes a failed attempt for the outcome"
+	ForgetsHowItFailed    Bug = "does not keep how an attempt failed"
+	ShowsOldFailures      Bug = "shows how the attempt before failed"
+	ListsNoFailures       Bug = "lists failed attempts without how they failed"
 	CutsResults           Bug = "cuts a result at a NUL"
 	TrimsRecordOwners     Bug = "trims the owner of an attempt"
 	ReadsThenFinishes     Bug = "reads, and then finishes"
@@ -57,6 +61,10 @@ var RecordsCaughtBy = map[Bug]string{
 	BeginsWhatIsDone:      "finished before the next has begun",
 	CountsRepeatedBegins:  "repeated calls",
 	ForgetsFailures:       "a final failure",
+	FailuresFinish:        "an attempt that failed",
+	ForgetsHowItFailed:    "an attempt that failed",
+	ShowsOldFailures:      "an attempt that failed",
+	ListsNoFailures:       "list shows what is recorded",
 	CutsResults:           "results are bytes",
 	TrimsRecordOwners:     "owners are kept byte by byte",
 	ReadsThenFinishes:     "one attempt finishes twice at once",
@@ -125,7 +133,11 @@ func (s *Records) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.
 			s.bug == TokensAreTexts && fmt.Sprint(a.Token) > fmt.Sprint(st.Token):
 			st.Token = min(st.Token, a.Token)
 		}
+		before := *st
 		changed, err := st.Begin(a, now, keep)
+		if s.bug == ShowsOldFailures && before.Retry && !st.Done {
+			st.Retry, st.Result, st.Finished = true, before.Result, before.Finished
+		}
 		if s.bug == KeepsAttemptsForEver {
 			st.Until = 0
 		}
@@ -138,8 +150,13 @@ func (s *Records) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.
 	if err := check.Finish(a, o, keep); err != nil && s.bug != RecordsBadAttempts {
 		return driver.Record{}, err
 	}
-	if s.bug == ForgetsFailures {
+	switch {
+	case s.bug == ForgetsFailures:
 		o.Failed = false
+	case s.bug == FailuresFinish && o.Retry:
+		o.Failed, o.Retry = true, false
+	case s.bug == ForgetsHowItFailed && o.Retry:
+		o.Result = nil
 	}
 	if s.bug == CutsResults {
 		o.Result, _, _ = bytes.Cut(o.Result, []byte{0})
@@ -229,6 +246,9 @@ func (s *Records) ListRecords(ctx context.Context, prefix string) iter.Seq2[driv
 			r := st.Listed(key, now)
 			if s.bug == ListsResults {
 				r = st.Record(key, now)
+			}
+			if s.bug == ListsNoFailures {
+				r.Result = nil
 			}
 			switch {
 			case s.bug == SkipsBetweenPages && i%page == page-1:

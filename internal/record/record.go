@@ -20,6 +20,7 @@ type State struct {
 	Attempts int64  `json:"attempts"`
 	Done     bool   `json:"done,omitempty"`
 	Failed   bool   `json:"failed,omitempty"`
+	Retry    bool   `json:"retry,omitempty"`
 	Result   []byte `json:"result,omitempty"`
 	Began    int64  `json:"began_us"`
 	Finished int64  `json:"finished_us,omitempty"`
@@ -41,8 +42,7 @@ func (s *State) Begin(a driver.Attempt, now int64, keep time.Duration) (changed 
 	case a.Token < s.Token:
 		return false, &driver.SupersededError{Key: a.Key, Token: a.Token, Last: s.Token}
 	case a.Token > s.Token:
-		s.Token, s.Owner, s.Began = a.Token, a.Owner, now
-		s.Attempts++
+		*s = State{Token: a.Token, Owner: a.Owner, Attempts: s.Attempts + 1, Began: now}
 	}
 	s.Until = until(now, keep)
 	return true, nil
@@ -60,7 +60,7 @@ func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.
 	if s.Done {
 		return false, nil
 	}
-	s.Done, s.Failed, s.Result = true, o.Failed, append([]byte(nil), o.Result...)
+	s.Done, s.Failed, s.Retry, s.Result = !o.Retry, o.Failed, o.Retry, append([]byte(nil), o.Result...)
 	// Two processes that estimate the server's clock may differ by a little.
 	s.Finished, s.Until = max(now, s.Began), until(now, keep)
 	return true, nil
@@ -93,7 +93,7 @@ func until(now int64, keep time.Duration) int64 {
 func (s State) Record(key string, now int64) driver.Record {
 	r := driver.Record{
 		Key: key, Token: s.Token, Owner: s.Owner, Attempts: s.Attempts,
-		Done: s.Done, Outcome: driver.Outcome{Failed: s.Failed, Result: append([]byte(nil), s.Result...)},
+		Done: s.Done, Outcome: driver.Outcome{Failed: s.Failed, Retry: s.Retry, Result: append([]byte(nil), s.Result...)},
 		Began: moment(s.Began), Finished: moment(s.Finished),
 	}
 	if s.Until != 0 {
@@ -102,9 +102,11 @@ func (s State) Record(key string, now int64) driver.Record {
 	return r
 }
 
-// Listed is Record without the result.
+// Listed is Record without the result of an operation that is finished.
 func (s State) Listed(key string, now int64) driver.Record {
-	s.Result = nil
+	if s.Done {
+		s.Result = nil
+	}
 	return s.Record(key, now)
 }
 
@@ -113,6 +115,15 @@ func moment(micros int64) time.Time {
 		return time.Time{}
 	}
 	return time.UnixMicro(micros)
+}
+
+// Word is the word for the state.
+func (s State) Word() string { return Word(s.Done, driver.Outcome{Failed: s.Failed, Retry: s.Retry}) }
+
+// SetWord sets what Word has said.
+func (s *State) SetWord(word string) {
+	done, o := Read(word)
+	s.Done, s.Failed, s.Retry = done, o.Failed, o.Retry
 }
 
 // Text is the state in one line of JSON, for stores that keep text; an operator can

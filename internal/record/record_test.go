@@ -11,6 +11,7 @@ import (
 func TestTextAndParse(t *testing.T) {
 	for _, s := range []State{
 		{Token: 1, Attempts: 1, Began: 5},
+		{Token: 2, Attempts: 1, Retry: true, Result: []byte("exit 3"), Began: 5, Finished: 6},
 		{Token: 1<<63 - 1, Owner: "a \"b\" <ü>", Attempts: 3, Done: true, Failed: true, Result: []byte("\x00\xff"), Began: 5, Finished: 6, Until: 7},
 	} {
 		got, err := Parse(s.Text())

@@ -313,3 +313,27 @@ func TestConfig(t *testing.T) {
 		t.Error("there is no runner")
 	}
 }
+
+// Of an outcome that is not recorded the store keeps the code, for people who look, and no
+// other caller gets more of it.
+func TestFailuresLeakNothing(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	s := newSite(t, store, grpconce.Config{}, func(context.Context, *pb.SimpleRequest) (*pb.SimpleResponse, error) {
+		return nil, status.Error(codes.Internal, "secret")
+	})
+	s.want(codes.Internal, "secret", false, "x", key, "k")
+	keys := 0
+	for rec, err := range store.ListRecords(t.Context(), "") {
+		keys++
+		if text := string(rec.Result); err != nil || !rec.Retry || !strings.Contains(text, "INTERNAL") || strings.Contains(text, "secret") {
+			t.Errorf("the store keeps %+v (%q), %v", rec, text, err)
+		}
+	}
+	if keys != 1 {
+		t.Errorf("the store has %d records", keys)
+	}
+	if st := s.want(codes.FailedPrecondition, "another call", false, "y", key, "k"); strings.Contains(st.Message(), "secret") {
+		t.Errorf("another call gets %v", st)
+	}
+}

@@ -208,7 +208,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		}
 		ran = &got
 		if !recorded {
-			return nil, front.ErrNotRecorded
+			return nil, fmt.Errorf("%w: %d %s", front.ErrNotRecorded, got.status, http.StatusText(got.status))
 		}
 		return text, err
 	}, m.fingerprint(r, body)...)

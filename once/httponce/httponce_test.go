@@ -520,3 +520,28 @@ func TestFieldsOfOthers(t *testing.T) {
 		}
 	}
 }
+
+// Of an answer that is not recorded the store keeps the status, for people who look, and no
+// other client gets more of it.
+func TestFailuresLeakNothing(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	s := newSite(t, store, httponce.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Etag", "secret")
+		http.Error(w, "secret", http.StatusBadGateway)
+	})
+	s.want(s.post("k", "one"), 502, "secret", false)
+	keys := 0
+	for rec, err := range store.ListRecords(t.Context(), "") {
+		keys++
+		if text := string(rec.Result); err != nil || !rec.Retry || !strings.Contains(text, "502 Bad Gateway") || strings.Contains(text, "secret") {
+			t.Errorf("the store keeps %+v (%q), %v", rec, text, err)
+		}
+	}
+	if keys != 1 {
+		t.Errorf("the store has %d records", keys)
+	}
+	if other := s.post("k", "another body"); other.status != 422 || strings.Contains(fmt.Sprint(other), "secret") || strings.Contains(fmt.Sprint(other), "502") {
+		t.Errorf("another request gets %+v", other)
+	}
+}

@@ -18,13 +18,6 @@ var (
 	_ driver.RecordLister = (*Store)(nil)
 )
 
-// The column state of baton_record.
-const (
-	recordBegun     = "begun"
-	recordSucceeded = "succeeded"
-	recordFailed    = "failed"
-)
-
 const (
 	listedColumns = `state,token,owner,attempts,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',began),` +
 		`IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',finished),0),TIMESTAMPDIFF(MICROSECOND,'1970-01-01',until)`
@@ -43,8 +36,8 @@ func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Du
 	s.sweepEarly(a.Key)
 	// Locks the row, and makes it if it is missing so that two first attempts wait for
 	// each other.
-	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key), ",'", recordBegun,
-		"',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
+	lock := exec(words("INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (", literal(a.Key),
+		",'begun',0,'',0,'1970-01-01','1970-01-01') ON DUPLICATE KEY UPDATE until=baton_record.until"))
 	return s.changeRecord(ctx, a.Key, lock, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
 }
 
@@ -111,13 +104,13 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 			page, last = nil, ""
 			n := 0
 			_, err = s.inOne(ctx, statement{
-				words("SELECT ", micros, ",k,", listedColumns, " FROM baton_record WHERE ", where, " ORDER BY k LIMIT ", integer(listPage)),
+				words("SELECT ", micros, ",k,", listedColumns, ",IF(state='failed',result,NULL) FROM baton_record WHERE ", where, " ORDER BY k LIMIT ", integer(listPage)),
 				func(rows *sql.Rows) error {
 					var now int64
 					var state string
 					var st record.State
-					err := rows.Scan(&now, &last, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until)
-					st.Done, st.Failed = state != recordBegun, state == recordFailed
+					err := rows.Scan(&now, &last, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
+					st.SetWord(state)
 					if n++; err == nil && st.Exists(now) {
 						page = append(page, st.Listed(last, now))
 					}
@@ -188,7 +181,7 @@ func (t *recordTx) scan(row scanner) error {
 	var state string
 	st := &t.state
 	err := row.Scan(&t.now, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result)
-	st.Done, st.Failed = state != recordBegun, state == recordFailed
+	st.SetWord(state)
 	return err
 }
 
@@ -196,14 +189,11 @@ func (t *recordTx) scan(row scanner) error {
 // unsure says that it may have been committed in spite of the error.
 func (t *recordTx) commit(ctx context.Context, ses *session, key string) (unsure bool, err error) {
 	st := t.state
-	state, finished, result := recordBegun, "NULL", "NULL"
-	if st.Done {
-		state, finished, result = recordSucceeded, stamp(st.Finished), literal(string(st.Result))
+	finished, result := "NULL", "NULL"
+	if st.Finished != 0 {
+		finished, result = stamp(st.Finished), literal(string(st.Result))
 	}
-	if st.Failed {
-		state = recordFailed
-	}
-	return ses.commit(ctx, exec(words("UPDATE baton_record SET state='", state, "',token=", integer(st.Token), ",owner=", literal(st.Owner),
+	return ses.commit(ctx, exec(words("UPDATE baton_record SET state='", st.Word(), "',token=", integer(st.Token), ",owner=", literal(st.Owner),
 		",attempts=", integer(st.Attempts), ",began=", stamp(st.Began), ",finished=", finished, ",until=", stamp(st.Until),
 		",result=", result, " WHERE k=", literal(key))))
 }

@@ -70,14 +70,14 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 
 CREATE TABLE IF NOT EXISTS baton_record (
 	k        VARBINARY(512)                 NOT NULL COMMENT 'the key',
-	state    VARCHAR(9) CHARACTER SET ascii NOT NULL COMMENT 'begun, succeeded or failed',
+	state    VARCHAR(9) CHARACTER SET ascii NOT NULL COMMENT 'begun, failed, succeeded or final',
 	token    BIGINT                         NOT NULL COMMENT 'of the last attempt that began',
 	owner    VARBINARY(128)                 NOT NULL COMMENT 'the name of the last attempt that began',
 	attempts BIGINT                         NOT NULL COMMENT 'how many have begun',
 	began    DATETIME(6)                    NOT NULL COMMENT 'UTC',
-	finished DATETIME(6)                             COMMENT 'UTC',
+	finished DATETIME(6)                             COMMENT 'when that attempt ended, UTC',
 	until    DATETIME(6)                    NOT NULL COMMENT 'when it expires, UTC',
-	result   MEDIUMBLOB                              COMMENT 'what the attempt left',
+	result   MEDIUMBLOB                              COMMENT 'what the attempt left, or how it failed',
 	PRIMARY KEY (k),
 	KEY (until)
 ) ENGINE = InnoDB COMMENT = 'baton records of operations, schema 1';

@@ -28,8 +28,8 @@ const (
 	forgetRecordSQL = `SELECT` + recordColumns + `baton_record_forget_1($1::bytea)`
 
 	// Expired records are included: without them a page could read any number of rows.
-	listRecordsSQL = `SELECT key, state, token, owner, attempts, began, finished, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint
-		FROM baton_record WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
+	listRecordsSQL = `SELECT key, state, token, owner, attempts, began, finished, (extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint,
+		CASE state WHEN 'failed' THEN result END FROM baton_record WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
 )
 
 // BeginAttempt implements driver.Records, in one round trip, by one function on
@@ -48,7 +48,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
-	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, record.Word(true, o.Failed), o.Result, ceilMicros(keep))
+	return s.record(ctx, a, finishRecordSQL, []byte(a.Key), a.Token, record.Word(true, o), o.Result, ceilMicros(keep))
 }
 
 // FindRecord implements driver.Records.
@@ -80,7 +80,8 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	if err != nil {
 		return driver.Record{}, err
 	}
-	done := state != nil && *state != record.Begun
+	done, o := record.Read(orZero(state))
+	o.Result = result
 	switch {
 	case how == 0 && a.Token == 0:
 		return driver.Record{}, driver.ErrNoRecord
@@ -89,9 +90,8 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, sql string, args .
 	}
 	return driver.Record{
 		Key: a.Key, Token: orZero(token), Owner: orZero(owner), Attempts: orZero(attempts),
-		Done:    done,
-		Outcome: driver.Outcome{Failed: orZero(state) == record.Failed, Result: result},
-		Began:   orZero(began), Finished: orZero(finished),
+		Done: done, Outcome: o,
+		Began: orZero(began), Finished: orZero(finished),
 		Left: max(micros(orZero(rest)), 0),
 	}, nil
 }
@@ -109,13 +109,15 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 				var state string
 				var finished *time.Time
 				var rest int64
-				if err := rows.Scan(&key, &state, &r.Token, &r.Owner, &r.Attempts, &r.Began, &finished, &rest); err != nil {
+				var result []byte
+				if err := rows.Scan(&key, &state, &r.Token, &r.Owner, &r.Attempts, &r.Began, &finished, &rest, &result); err != nil {
 					return err
 				}
 				if n++; rest <= 0 {
 					continue
 				}
-				r.Key, r.Done, r.Failed = string(key), state != record.Begun, state == record.Failed
+				r.Done, r.Outcome = record.Read(state)
+				r.Key, r.Result = string(key), result
 				r.Finished, r.Left = orZero(finished), micros(rest)
 				page = append(page, r)
 			}

@@ -5,14 +5,14 @@
 
 CREATE TABLE IF NOT EXISTS baton_record (
 	key      bytea PRIMARY KEY,
-	state    text        NOT NULL, -- begun, succeeded or failed
+	state    text        NOT NULL, -- begun, failed (another attempt may begin), succeeded or final
 	token    bigint      NOT NULL, -- of the last attempt that began
 	owner    text        NOT NULL, -- of the last attempt that began
 	attempts bigint      NOT NULL, -- how many have begun
 	began    timestamptz NOT NULL,
-	finished timestamptz,
+	finished timestamptz,          -- when that attempt ended
 	until    timestamptz NOT NULL,
-	result   bytea
+	result   bytea                 -- what it left, or how it failed
 );
 
 CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);
@@ -60,15 +60,15 @@ BEGIN
 		IF r.until <= now_ THEN
 			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = 1, began = now_, finished = NULL,
 				until = now_ + keep_, result = NULL WHERE b.key = _key RETURNING b.* INTO r;
-		ELSIF r.state <> 'begun' THEN
+		ELSIF r.state IN ('succeeded', 'final') THEN
 			changed := false;
 		ELSIF _token < r.token THEN
 			how := 0; changed := false;
 		ELSIF _token = r.token THEN
 			UPDATE baton_record b SET until = now_ + keep_ WHERE b.key = _key RETURNING b.* INTO r;
 		ELSE
-			UPDATE baton_record b SET token = _token, owner = _owner, attempts = b.attempts + 1, began = now_,
-				until = now_ + keep_ WHERE b.key = _key RETURNING b.* INTO r;
+			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = b.attempts + 1, began = now_,
+				finished = NULL, until = now_ + keep_, result = NULL WHERE b.key = _key RETURNING b.* INTO r;
 		END IF;
 		EXIT;
 	END LOOP;
@@ -99,7 +99,7 @@ BEGIN
 		r := NULL;
 	ELSIF r.token = _token THEN
 		how := 1;
-		IF r.state = 'begun' THEN
+		IF r.state NOT IN ('succeeded', 'final') THEN
 			UPDATE baton_record b SET state = _state, finished = now_, until = now_ + _keep * interval '1 microsecond', result = _result
 				WHERE b.key = _key RETURNING b.* INTO r;
 			changed := true;

@@ -44,7 +44,7 @@ func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Ou
 	if err := check.Finish(a, o, keep); err != nil {
 		return driver.Record{}, err
 	}
-	return s.record(ctx, a, "finish", keep, record.Word(true, o.Failed), string(o.Result))
+	return s.record(ctx, a, "finish", keep, record.Word(true, o), string(o.Result))
 }
 
 // FindRecord implements driver.Records. A server that has become a replica still
@@ -77,16 +77,12 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 	v := list(answer)
 	switch {
 	case len(v) == 9 && number(v[0]) == 1:
-		r := recordOf(a.Key, v)
-		r.Result = []byte(text(v[8]))
-		return r, nil
+		return recordOf(a.Key, v), nil
 	case len(v) == 3 && number(v[0]) == 0 && a.Token == 0:
 		return driver.Record{}, driver.ErrNoRecord
 	case len(v) == 3 && number(v[0]) == 0:
-		state := text(v[2])
-		return driver.Record{}, &driver.SupersededError{
-			Key: a.Key, Token: a.Token, Last: number(v[1]), Done: state != record.Begun && state != "",
-		}
+		done, _ := record.Read(text(v[2]))
+		return driver.Record{}, &driver.SupersededError{Key: a.Key, Token: a.Token, Last: number(v[1]), Done: done}
 	case len(v) == 2 && number(v[0]) == 2:
 		return driver.Record{}, &driver.KeyError{Key: a.Key, Reason: fmt.Sprintf(
 			"redis has a %s that is no record under the name %q: remove it, or choose another key", text(v[1]), name)}
@@ -94,14 +90,16 @@ func (s *Store) record(ctx context.Context, a driver.Attempt, act string, keep t
 	return driver.Record{}, strange(recordScript, answer)
 }
 
-// recordOf reads what the script record answers, but for the result.
+// recordOf reads what the script record answers.
 func recordOf(key string, v []any) driver.Record {
-	state := text(v[5])
+	done, o := record.Read(text(v[5]))
+	if result := text(v[8]); result != "" {
+		o.Result = []byte(result)
+	}
 	return driver.Record{
 		Key: key, Token: number(v[2]), Owner: text(v[3]), Attempts: number(v[4]),
-		Done:    state != record.Begun,
-		Outcome: driver.Outcome{Failed: state == record.Failed},
-		Began:   momentOf(v[6]), Finished: momentOf(v[7]),
+		Done: done, Outcome: o,
+		Began: momentOf(v[6]), Finished: momentOf(v[7]),
 		Left: max(time.Duration(number(v[1]))*time.Millisecond, 0),
 	}
 }

@@ -21,7 +21,7 @@ var (
 )
 
 // ?1 the first key, ?2 the end of the range, ?3 how many.
-const listRecordsSQL = `SELECT k, state, token, owner, attempts, began, finished, until FROM baton_record
+const listRecordsSQL = `SELECT k, state, token, owner, attempts, began, finished, until, CASE state WHEN 'failed' THEN result END FROM baton_record
 	WHERE k >= ?1 AND k < ?2 ORDER BY k LIMIT ?3`
 
 // BeginAttempt implements driver.Records. Requests of this process that meet
@@ -107,12 +107,12 @@ func (t *tx) loadRecord(key string) (st record.State, err error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return record.State{}, nil
 	}
-	st.Done, st.Failed = state != record.Begun, state == record.Failed
+	st.SetWord(state)
 	return st, err
 }
 
 func (t *tx) saveRecord(key string, st record.State) error {
-	return t.s.exec(stSaveRecord, []byte(key), record.Word(st.Done, st.Failed), st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
+	return t.s.exec(stSaveRecord, []byte(key), st.Word(), st.Token, st.Owner, st.Attempts, st.Began, st.Finished, st.Until, st.Result)
 }
 
 // ListRecords implements driver.RecordLister.
@@ -135,10 +135,10 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 			for rows.Next() {
 				var state string
 				var st record.State
-				if err := rows.Scan(&key, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until); err != nil {
+				if err := rows.Scan(&key, &state, &st.Token, &st.Owner, &st.Attempts, &st.Began, &st.Finished, &st.Until, &st.Result); err != nil {
 					return err
 				}
-				st.Done, st.Failed = state != record.Begun, state == record.Failed
+				st.SetWord(state)
 				if n++; st.Exists(now) {
 					page = append(page, st.Listed(string(key), now))
 				}

@@ -5,14 +5,14 @@
 
 CREATE TABLE IF NOT EXISTS baton_record (
 	k        BLOB PRIMARY KEY,
-	state    TEXT    NOT NULL, -- 'begun', 'succeeded' or 'failed'
+	state    TEXT    NOT NULL, -- 'begun', 'failed' (another attempt may begin), 'succeeded' or 'final'
 	token    INTEGER NOT NULL, -- of the last attempt that began
 	owner    TEXT    NOT NULL, -- of the last attempt that began
 	attempts INTEGER NOT NULL, -- how many have begun
 	began    INTEGER NOT NULL,
-	finished INTEGER NOT NULL, -- 0: not yet
+	finished INTEGER NOT NULL, -- when that attempt ended; 0: not yet
 	until    INTEGER NOT NULL, -- when the record expires
-	result   BLOB
+	result   BLOB              -- what it left, or how it failed
 ) STRICT;
 
 CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);

@@ -125,7 +125,7 @@ func (c *Calls) once(ctx context.Context, run func(context.Context) (any, *rpc.S
 		answer, failure := run(ctx)
 		own.Ran = true
 		if !c.Record(failure) {
-			return nil, front.ErrNotRecorded
+			return nil, fmt.Errorf("%w: %v", front.ErrNotRecorded, code.Code(failure.GetCode()))
 		}
 		text, err := encode(answer, failure)
 		if len(text) > check.MaxResult {

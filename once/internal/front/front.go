@@ -44,7 +44,8 @@ func Do(caller context.Context, ops *once.Runner, key string, wait time.Duration
 	}, opts...)
 }
 
-// ErrNotRecorded is what a function returns whose answer is not to be recorded.
+// ErrNotRecorded is what a function returns whose answer is not to be recorded, with the
+// status of the answer and nothing else of it: the store keeps the text of the error.
 var ErrNotRecorded = errors.New("this answer is not recorded")
 
 // Later is what was recorded by an attempt that began when the lease of the one that

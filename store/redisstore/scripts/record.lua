@@ -2,9 +2,9 @@
 --
 -- KEYS  1 the record
 -- ARGV  1 what to do, 2 token, 3 ms to keep it for, 4 owner, or the state that it
---       finishes in, 5 result
+--       ends in, 5 result
 -- Answers {1, ms left, token, owner, attempts, state, began, finished, result}, and
--- to look is to find without the result;
+-- to look is to find without the result of what is finished;
 -- {0, last token, its state} if the attempt is superseded or there is no
 -- record; or {2, type of what is there instead of a record}.
 
@@ -30,10 +30,10 @@ if v.err then
 	return {2, type(t) == 'table' and t.ok or t}
 end
 local last, attempts, state = v[1], v[3], v[4]
-local done = state == 'succeeded' or state == 'failed'
+local done = state == 'succeeded' or state == 'final'
 if last or call('EXISTS', K) == 1 then
 	if not (last and attempts and find(last, '^[1-9]%d*$') and #last <= 19 and find(attempts, '^[1-9]%d*$') and #attempts <= 15
-		and (done or state == 'begun')) then
+		and (done or state == 'begun' or state == 'failed')) then
 		return {2, 'hash'}
 	end
 end
@@ -53,6 +53,9 @@ local function refuse()
 end
 
 if act == 'find' or act == 'look' then
+	if act == 'look' and state == 'failed' then
+		v[7] = call('HGET', K, 'result')
+	end
 	return last and answer() or {0, '', ''}
 elseif act == 'forget' then
 	if not last then
@@ -68,6 +71,10 @@ elseif act == 'begin' then
 	elseif token ~= last then
 		v[1], v[2], v[3], v[4], v[5] = token, ARGV[4], format('%.0f', (attempts or 0) + 1), 'begun', now()
 		call('HSET', K, 'token', v[1], 'owner', v[2], 'attempts', v[3], 'state', v[4], 'began', v[5])
+		if v[6] then -- of the attempt before
+			call('HDEL', K, 'finished', 'result')
+			v[6], v[7] = false, false
+		end
 	end
 else
 	if token ~= last then

@@ -38,6 +38,10 @@ var (
 	// ErrUnavailable says that the store could not be reached or would not serve.
 	ErrUnavailable = driver.ErrUnavailable
 
+	// ErrDenied says that the store does not let this user in, or not do that: a password is
+	// wrong, or a right is missing. To ask again does not help.
+	ErrDenied = driver.ErrDenied
+
 	// ErrUnsupported says that the store cannot do what was asked for.
 	ErrUnsupported = errors.ErrUnsupported
 )

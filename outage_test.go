@@ -122,3 +122,30 @@ func TestOutageBehindAnotherTTL(t *testing.T) {
 		})
 	}
 }
+
+// A store that its program has closed never answers again: callers that wait for a lock
+// are told at once.
+func TestCloseEndsWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		mustLock(t, newLocker(t, store, baton.Config{TTL: time.Hour}), "k")
+		l := newLocker(t, store, baton.Config{})
+		var wg sync.WaitGroup
+		began := time.Now()
+		for range 3 {
+			wg.Go(func() {
+				if _, err := l.Lock(t.Context(), "k"); !errors.Is(err, driver.ErrClosed) {
+					t.Errorf("a caller that waited: %v, want driver.ErrClosed", err)
+				}
+			})
+		}
+		synctest.Wait()
+		if err := store.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("they were told after %v", took)
+		}
+	})
+}

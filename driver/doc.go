@@ -32,7 +32,8 @@
 //   - Tokens rise with every grant of a key: through release, expiry, the
 //     deletion of all that the store keeps of the key, reconnects, restarts.
 //   - An error after which the act may have happened is ErrUnknown; an error
-//     after which it certainly did not is ErrUnavailable.
+//     after which it certainly did not is ErrUnavailable, or ErrDenied if only another
+//     configuration helps.
 //
 // Package drivertest holds this contract as tests.
 package driver

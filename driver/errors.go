@@ -25,12 +25,38 @@ var (
 	// later.
 	ErrUnavailable = errors.New("store unavailable")
 
+	// ErrDenied says that the store does not let its user in, or not do that: a password
+	// is wrong, or a right is missing. The request had no effect, and only another
+	// configuration helps.
+	ErrDenied = errors.New("the store denies access")
+
 	// ErrUnknown says that the request may or may not have taken effect.
 	ErrUnknown = errors.New("outcome unknown")
 
 	// ErrClosed says that the store was closed by this process.
 	ErrClosed = errors.New("store closed")
 )
+
+// Answered makes an error of err that AnswerOf knows: a server of the store has answered it
+// with that text, which tells no address.
+func Answered(err error, text string) error { return &answered{err, text} }
+
+type answered struct {
+	error
+	text string
+}
+
+func (a *answered) Unwrap() error { return a.error }
+
+// AnswerOf returns what a server of the store has answered, printable. ok is false if err
+// is of another kind, such as one of the network.
+func AnswerOf(err error) (text string, ok bool) {
+	a, ok := errors.AsType[*answered](err)
+	if !ok {
+		return "", false
+	}
+	return Printable(a.text), true
+}
 
 // HeldError refuses an attempt because the lock is held or has waiters. A field that
 // the store does not know is zero.

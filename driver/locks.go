@@ -114,7 +114,7 @@ type Grant struct {
 
 // Locks makes single attempts. All methods are safe for concurrent use and
 // obey their context. Errors are those of this package, context errors, or
-// wrap one of ErrUnavailable and ErrUnknown.
+// wrap one of ErrUnavailable, ErrUnknown and ErrDenied.
 type Locks interface {
 	// Acquire grants the claim, or, with Queue, gives it a position in the queue
 	// (Grant.Waiting), or refuses with *HeldError. It never overtakes waiters that

@@ -86,6 +86,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
@@ -172,6 +173,17 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 		return nil, err
 	}
 	return openAddress(ctx, a)
+}
+
+// ConnectTimeout returns the parameter connect-timeout of a URL, or what it defaults to.
+func ConnectTimeout(url string) time.Duration {
+	const standard = 5 * time.Second
+	a, err := parse(url)
+	if err != nil {
+		return standard
+	}
+	p := &params{given: a.params}
+	return p.duration("connect-timeout", standard)
 }
 
 // parseKnown takes a URL of a known scheme apart. Its error is a *URLError.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
 )
@@ -138,9 +139,10 @@ func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Reques
 	return t, ByStore, err
 }
 
-// fails reports whether the error says that the store does not answer.
+// fails reports whether the error says that the store does not decide, also because it
+// denies access, as after a change of the password.
 func fails(err error) bool {
-	return errors.Is(err, ErrUnavailable) || errors.Is(err, ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
+	return errors.Is(err, ErrUnavailable) || errors.Is(err, driver.ErrDenied) || errors.Is(err, ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // takeBy returns when the context ends or after has passed, although some stores

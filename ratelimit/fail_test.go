@@ -81,6 +81,20 @@ func TestStoreFails(t *testing.T) {
 	}
 }
 
+// A store that denies access, as after a change of the password, decides as little as one
+// that is away.
+func TestStoreDenies(t *testing.T) {
+	t.Parallel()
+	store := &moody{Store: memstore.New()}
+	l := limiter(t, store, ratelimit.SlidingWindow(1, time.Minute), ratelimit.FailOpen(time.Second))
+	store.fail(fmt.Errorf("password: %w", driver.ErrDenied))
+	for range 2 {
+		if r := allow(t, l, "k", 1); !r.OK || r.By != ratelimit.ByOpen {
+			t.Errorf("%+v", r)
+		}
+	}
+}
+
 // A store that fails again and again makes no share larger. What a process has
 // given out is forgotten when it has come back.
 func TestShareOutlivesTheStoresRecovery(t *testing.T) {

@@ -51,8 +51,24 @@ func (s *Server) failure(what string, err error) error {
 		return as(connect.CodeCanceled, err)
 	}
 	s.cfg.Logger.Warn("the store has not answered", "store", s.traits.Store, "call", what, "error", driver.Printable(err.Error()))
-	if errors.Is(err, driver.ErrUnavailable) {
-		return as(connect.CodeUnavailable, fmt.Errorf("store %s is out of reach, and nothing was done: call again", s.traits.Store))
+	why := s.reason(err)
+	if errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrDenied) {
+		return as(connect.CodeUnavailable, fmt.Errorf("%s, and nothing was done: call again", why))
 	}
-	return as(connect.CodeUnavailable, fmt.Errorf("store %s has not answered, and what was asked for may have been done: call again", s.traits.Store))
+	return as(connect.CodeUnavailable, fmt.Errorf("%s, and what was asked for may have been done: call again", why))
+}
+
+// reason says why the store has not done what it was asked. What it has answered is for
+// clients; where it is, which errors of the network tell, is not.
+func (s *Server) reason(err error) string {
+	said, answered := driver.AnswerOf(err)
+	switch {
+	case answered:
+		return fmt.Sprintf("store %s refuses: %s", s.traits.Store, said)
+	case errors.Is(err, driver.ErrDenied):
+		return fmt.Sprintf("store %s denies this server access", s.traits.Store)
+	case errors.Is(err, driver.ErrUnavailable):
+		return fmt.Sprintf("store %s is out of reach", s.traits.Store)
+	}
+	return fmt.Sprintf("store %s has not answered", s.traits.Store)
 }

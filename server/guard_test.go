@@ -3,6 +3,8 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,11 +13,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/store/memstore"
@@ -209,5 +213,77 @@ func TestLongWaitsAndStop(t *testing.T) {
 		if res.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, res.StatusCode, want)
 		}
+	}
+}
+
+// fussy grants nothing while says is set.
+type fussy struct {
+	*memstore.Store
+	says atomic.Pointer[error]
+}
+
+func (f *fussy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
+	if err := f.says.Load(); err != nil {
+		return driver.Grant{}, *err
+	}
+	return f.Store.Acquire(ctx, r)
+}
+
+// Readiness asks for what clients ask: a store that answers and grants nothing is not
+// ready, and says why, if a server has said it. Clients are told the same.
+func TestReadyIfLocksAreGranted(t *testing.T) {
+	t.Parallel()
+	store := &fussy{Store: memstore.New()}
+	s := replica(t, store)
+	url := "http://" + serve(t, s)
+	get := func() (int, string) {
+		t.Helper()
+		s.health.known.Store(nil) // no second between two questions
+		res, err := http.Get(url + "/readyz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(text)
+	}
+	health := func() any {
+		t.Helper()
+		status, answer, _ := post(t, url+"/grpc.health.v1.Health/Check", `{}`)
+		if status != http.StatusOK {
+			t.Errorf("grpc.health.v1: %d, %v", status, answer)
+		}
+		return answer["status"]
+	}
+	if status, text := get(); status != 200 || health() != "SERVING_STATUS_SERVING" {
+		t.Errorf("a store that works: %d %s, %v", status, text, health())
+	}
+	for what, c := range map[string]struct {
+		err  error
+		says string
+	}{
+		"refusing":    {fmt.Errorf("%w: %w", driver.ErrUnavailable, driver.Answered(errors.New("long"), "NOREPLICAS Not enough")), "store memory refuses: NOREPLICAS Not enough"},
+		"unreachable": {fmt.Errorf("%w: dial 192.0.2.1", driver.ErrUnavailable), "store memory is out of reach"},
+		"silent":      {fmt.Errorf("%w: read 192.0.2.1", driver.ErrUnknown), "store memory has not answered"},
+		"denying":     {fmt.Errorf("%w at 192.0.2.1", driver.ErrDenied), "store memory denies this server access"},
+	} {
+		store.says.Store(&c.err)
+		status, text := get()
+		if status != 503 || !strings.Contains(text, c.says) || strings.Contains(text, "192.0.2.1") || health() != "SERVING_STATUS_NOT_SERVING" {
+			t.Errorf("%s: %d %s, %v, want %q", what, status, text, health(), c.says)
+		}
+		if _, answer, _ := post(t, url+"/baton.v1.Locks/Acquire", `{"key":"k"}`); !strings.Contains(fmt.Sprint(answer["message"]), c.says) {
+			t.Errorf("%s: a client is told %v, want %q", what, answer, c.says)
+		}
+	}
+	store.says.Store(nil)
+	if status, text := get(); status != 200 || health() != "SERVING_STATUS_SERVING" {
+		t.Errorf("a store that works again: %d %s, %v", status, text, health())
+	}
+	for info, err := range store.List(t.Context(), "readyz/") {
+		t.Errorf("a question has left %v, %v", info, err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"connectrpc.com/grpchealth"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
@@ -140,6 +141,7 @@ func New(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, store: cfg.Store, traits: cfg.Store.Traits(),
+		health:  health{claim: driver.Claim{Key: "readyz/" + driver.NewID(), Owner: "readyz", Weight: driver.Whole, Capacity: driver.Whole}},
 		origins: http.NewCrossOriginProtection(), stopping: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.watcher, _ = driver.As[driver.Watcher](s.store)
@@ -165,6 +167,11 @@ func New(cfg Config) (*Server, error) {
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)
 	all.HandleFunc("GET /readyz", s.readyz)
+	path, checks := grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody))
+	all.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // of any client
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		checks.ServeHTTP(w, r)
+	}))
 	all.Handle("/", guarded)
 	s.handler = s.counted(all)
 	return s, nil
@@ -265,7 +272,9 @@ func (t *tally) leave(name string) {
 // health remembers for a while whether the store answers, so that who asks often does not
 // ask the store.
 type health struct {
-	asking sync.Mutex // held by the one who asks
+	claim  driver.Claim // on a key of this server alone; without an ID between two questions
+	unsure bool         // it may be held, as an answer was lost
+	asking sync.Mutex   // held by the one who asks
 	known  atomic.Pointer[verdict]
 }
 
@@ -287,7 +296,7 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// readyz says whether calls should come here: the store answers, and the server is not
+// readyz says whether calls should come here: the store grants locks, and the server is not
 // being stopped.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	if s.draining() {
@@ -295,14 +304,25 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := s.answers(r.Context()); err != nil {
-		http.Error(w, "the store does not answer", http.StatusServiceUnavailable)
+		http.Error(w, s.reason(err), http.StatusServiceUnavailable)
 		return
 	}
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// answers asks the store about a claim that nobody has. While one asks, the others are
-// told what was known before.
+// HealthPath is where clients of gRPC ask what /readyz tells, by grpc.health.v1.
+const HealthPath = "/" + grpchealth.HealthV1ServiceName + "/Check"
+
+// Check implements grpchealth.Checker. All services are in the same health.
+func (s *Server) Check(ctx context.Context, _ *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
+	if s.draining() || s.answers(ctx) != nil {
+		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
+	}
+	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
+}
+
+// answers asks the store what clients ask: it takes a lock of its own, and gives it back.
+// While one asks, the others are told what was known before.
 func (s *Server) answers(ctx context.Context) error {
 	h := &s.health
 	known := h.known.Load()
@@ -319,11 +339,34 @@ func (s *Server) answers(ctx context.Context) error {
 	defer h.asking.Unlock()
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTimeout)
 	defer cancel()
-	nobody := driver.Claim{Key: "readyz", ID: driver.NewID(), Weight: driver.Whole, Capacity: driver.Whole}
-	err := s.store.Renew(call, []driver.Claim{nobody}, baton.DefaultTTLOf(s.traits))[0].Err
+	err := s.lockOnce(call)
 	h.known.Store(&verdict{time.Now(), err})
 	if err != nil && (before == nil || known == nil) {
-		s.cfg.Logger.Warn("the store does not answer", "store", s.traits.Store, "error", driver.Printable(err.Error()))
+		s.cfg.Logger.Warn("the store grants no lock", "store", s.traits.Store, "error", driver.Printable(err.Error()))
+	}
+	return err
+}
+
+// lockOnce takes a lock that no other server asks for, and releases it. health.asking is
+// held.
+func (s *Server) lockOnce(ctx context.Context) error {
+	h := &s.health
+	if h.claim.ID == "" {
+		h.claim.ID = driver.NewID()
+	}
+	g, err := s.store.Acquire(ctx, driver.Request{Claim: h.claim, TTL: baton.DefaultTTLOf(s.traits), Retry: h.unsure})
+	if h.unsure && errors.Is(err, driver.ErrLost) {
+		h.claim.ID, h.unsure = "", false
+		return s.lockOnce(ctx)
+	}
+	if err == nil {
+		c := h.claim
+		c.Ticket = g.Ticket
+		err = s.store.Release(ctx, c)
+	}
+	h.unsure = err != nil && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrDenied)
+	if err == nil {
+		h.claim.ID = ""
 	}
 	return err
 }

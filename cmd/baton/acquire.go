@@ -30,11 +30,12 @@ type asking struct {
 
 	options []baton.Option // after check
 	waits   bool           // after check: --wait was given
+	left    time.Duration  // of --wait, once the store is open
 }
 
 func (k *asking) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.DurationVarP(&k.wait, "wait", "w", 0, "how long to wait for the lock (default: no limit)")
+	f.DurationVarP(&k.wait, "wait", "w", 0, "how long to wait for the lock, and for a store that is away (default: no limit; connect-timeout for the store)")
 	f.BoolVarP(&k.try, "try", "n", false, "do not wait at all")
 	f.IntVar(&k.most, "max-waiting", 0, "fail if `N` or more are already waiting (default: no limit)")
 	f.BoolVarP(&k.shared, "shared", "s", false, "take the read lock: readers hold together, writers alone")
@@ -53,6 +54,7 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 	if k.waits = cmd.Flags().Changed("wait"); k.waits && k.wait <= 0 {
 		return usage("--wait %v: it is a duration above zero; not to wait at all is -n", k.wait)
 	}
+	k.left = k.wait
 	k.ownTTL = cmd.Flags().Changed("ttl")
 	if k.ttl <= 0 {
 		return usage("--ttl %v: it is a duration above zero", k.ttl)
@@ -148,7 +150,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	waiting := ctx
 	if k.waits {
 		var cancel context.CancelFunc
-		waiting, cancel = context.WithTimeout(ctx, k.wait)
+		waiting, cancel = context.WithTimeout(ctx, k.left)
 		defer cancel()
 	}
 	var first firstCall

@@ -81,6 +81,9 @@ address with a token is printed on a terminal; else it is in a file, of the name
 socket and ".page", that only its owner can read. Another token is drawn at each start:
 docs/page.md.
 
+If the store is away at the start, the agent tries until it is there. Sessions that begin
+meanwhile get their answers then.
+
 With --systemd the socket is the one that systemd listens at for the service, and
 systemd is told when the agent is ready. Units are in deploy/systemd.
 
@@ -260,9 +263,23 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		}
 		defer browsers.Close()
 	}
+	reloads := func(s os.Signal) bool {
+		return s == syscall.SIGHUP && (who != nil || k.audit != "")
+	}
+	reload := func() (changed bool) {
+		a.reopenAudit(log)
+		return who != nil && who.reload()
+	}
 	owner := ownerName(os.Getpid()) + " (baton agent)"
-	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL)
-	if err != nil {
+	opened, err := a.openLater(ctx, sigs, func(s os.Signal) bool {
+		if reloads(s) {
+			reload()
+			return false
+		}
+		return true
+	}, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL)
+	locks, store := opened.locks, opened.store
+	if err != nil || store == nil {
 		return err
 	}
 	defer shut(store)
@@ -298,9 +315,8 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		case err := <-ended:
 			return err
 		case s := <-sigs:
-			if s == syscall.SIGHUP && (who != nil || k.audit != "") {
-				a.reopenAudit(log)
-				if who != nil && who.reload() {
+			if reloads(s) {
+				if reload() {
 					server.Recheck()
 				}
 				continue

@@ -23,7 +23,7 @@ const exitTableAsk = `Exit codes:
   69        the store cannot be reached
   75        --wait is over and the lock is still held, or the store keeps one request at a
             time and another one stands
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   79        the request was lost: the store was out of reach, or it was broken
   125       baton itself failed
   128+n     signal n came while waiting

@@ -112,7 +112,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	if owner == "" {
 		owner = ownerName(os.Getpid())
 	}
-	locks, store, err := a.openWith(ctx, func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkShown("--value", name, owner, t) })
+	locks, store, err := a.openWith(ctx, e.openWait(), func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkShown("--value", name, owner, t) })
 	if err != nil {
 		return err
 	}
@@ -147,13 +147,13 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 // stand waits until this process is elected. It goes on trying while the store is out
 // of reach, which may be why leadership was lost.
 func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <-chan os.Signal) (*baton.Lease, error) {
-	until := time.Now().Add(e.wait)
+	until := time.Now().Add(e.left)
 	for k := e.asking; ; {
 		lease, err := a.acquire(locks, name, owner, &k, sigs)
 		if codeOf(err) != exitUnavailable {
 			return lease, err
 		}
-		if k.wait = time.Until(until); k.waits && k.wait <= 0 {
+		if k.left = time.Until(until); k.waits && k.left <= 0 {
 			return nil, err
 		}
 		a.unelected(locks.Traits().Store, name, err)

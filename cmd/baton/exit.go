@@ -40,7 +40,7 @@ const exitTable = `Exit codes:
   0         done
   64        wrong usage
   69        the store cannot be reached
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   125       baton itself failed
 `
 
@@ -50,7 +50,7 @@ const exitTableLock = `Exit codes:
   69        the store cannot be reached
   75        lock not acquired: it is held, and waiting was not wanted or took too long, or
             too many wait
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   79        the lease ended before the handle could be printed
   125       baton itself failed
   128+n     signal n came while waiting for the lock
@@ -60,7 +60,7 @@ const exitTableHandle = `Exit codes:
   0         done
   64        wrong usage
   69        the store cannot be reached
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   79        the lease had ended: the handle is of no use any more
   125       baton itself failed
 `
@@ -70,7 +70,7 @@ const exitTableBreak = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        the lock was left alone: the answer was not yes
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   125       baton itself failed
 `
 
@@ -79,7 +79,7 @@ const exitTableRun = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        lock not acquired (-E changes it, --skip-ok makes it 0)
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   79        lease lost: the command was stopped, or had ended by itself when that was seen
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
   125       baton itself failed
@@ -93,7 +93,7 @@ const exitTableElect = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        not elected within --wait
-  78        wrong configuration: store URL, or something the store cannot do
+  78        wrong configuration: store URL, password, or something the store cannot do
   79        leadership lost, the command was stopped, and --once or a signal kept it from
             standing again
   125       baton itself failed
@@ -235,7 +235,7 @@ func codeOf(err error) int {
 	case errors.As(err, &key):
 		return exitUsage
 	case errors.As(err, &config), errors.As(err, &capacity), errors.As(err, &notLock),
-		errors.Is(err, baton.ErrUnsupported):
+		errors.Is(err, baton.ErrUnsupported), errors.Is(err, driver.ErrDenied):
 		return exitConfig
 	case errors.Is(err, baton.ErrLost), errors.Is(err, driver.ErrLost):
 		return exitLost

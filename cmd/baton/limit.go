@@ -272,7 +272,7 @@ const exitTableLimit = `Exit codes:
   64        wrong usage
   69        the store cannot be reached
   75        refused
-  78        wrong configuration: store URL, or a store without limits
+  78        wrong configuration: store URL, password, or a store without limits
   126, 127  the command cannot be executed, is not found
   128+n     signal n came while waiting
 `
@@ -287,7 +287,8 @@ type question struct {
 
 // askLimit asks, waits for the turn, and says the decision. A nil error means allowed.
 func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []ratelimit.Option, q question) error {
-	store, err := a.openLimits(ctx)
+	left := q.wait
+	store, err := a.openLimits(ctx, openWait{tries: q.wait != 0, wait: &left})
 	if err != nil {
 		if q.failOpen && codeOf(err) == exitUnavailable {
 			a.say("%s; allowed all the same", explain(err))
@@ -299,6 +300,10 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	told := a.told()
 	if _, keeps := limits.OverriderOf(store); keeps {
 		more = append(more, ratelimit.Overridable())
+	}
+	waited := q.wait
+	if q.wait != 0 && q.wait != math.MaxInt64 {
+		q.wait = left
 	}
 	limiter, err := ratelimit.New(observe.Limits(store, told.Store), limit, append(more, ratelimit.Observe(told.Limits))...)
 	if err != nil {
@@ -356,7 +361,7 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	if asJSON || a.quiet {
 		return &exit{exitNotAcquired, nil}
 	}
-	return &exit{exitNotAcquired, errors.New(describeRefusal(r, q.wait))}
+	return &exit{exitNotAcquired, errors.New(describeRefusal(r, waited))}
 }
 
 // orForever is the value of a flag: a duration, or "forever", which is the longest one.
@@ -514,7 +519,7 @@ func retrySeconds(d time.Duration) *float64 {
 }
 
 // openLimits opens a store that has limits.
-func (a *app) openLimits(ctx context.Context) (open.LimitStore, error) {
-	store, _, err := openURL(ctx, a, open.Limits)
+func (a *app) openLimits(ctx context.Context, p openWait) (open.LimitStore, error) {
+	store, _, err := openURL(ctx, a, p, open.Limits)
 	return store, err
 }

@@ -118,7 +118,7 @@ func noLimit(name string) cobra.PositionalArgs {
 // eachState calls f for each state under the prefix in args, until f returns false. It
 // tells the user if that takes a while.
 func (a *app) eachState(ctx context.Context, args []string, after string, f func(limits.State) bool) error {
-	store, err := a.openLimits(ctx)
+	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {
 		return err
 	}

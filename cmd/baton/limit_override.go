@@ -192,7 +192,7 @@ const exitTableOverride = `Exit codes:
   0         done
   64        wrong usage
   69        the store cannot be reached
-  78        wrong configuration: store URL, a store without overrides, or as many of them as
+  78        wrong configuration: store URL, password, a store without overrides, or as many of them as
             it keeps
 `
 
@@ -257,7 +257,7 @@ func viewOverride(o limits.Override) overrideView {
 
 // openOverrides opens a store that keeps overrides, for other processes.
 func (a *app) openOverrides(ctx context.Context) (limits.Overrider, func(), error) {
-	store, err := a.openLimits(ctx)
+	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -48,7 +48,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			}
 			// The calling process is the one that goes on to use the lock.
 			owner := ownerName(os.Getppid())
-			locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
+			locks, store, err := a.openWith(ctx, k.openWait(), func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
 			if err != nil {
 				return err
 			}

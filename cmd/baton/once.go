@@ -37,7 +37,7 @@ const exitTableOnce = `Exit codes:
   64        wrong usage; the key belongs to another command (see --any-command)
   69        the store cannot be reached, or not any more: the outcome may not be recorded
   75        it is under way elsewhere, and waiting was not wanted or took too long
-  78        wrong configuration: store URL, or a store without records
+  78        wrong configuration: store URL, password, or a store without records
   79        lease lost: the command was stopped, or another attempt followed it and
             its outcome was not recorded
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
@@ -187,7 +187,7 @@ func parseCodes(text string) (func(int) bool, error) {
 // openOnce opens a store with records.
 func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *baton.Events, check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
 	var cfg baton.Config
-	locks, store, err = a.openWith(ctx, func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
+	locks, store, err = a.openWith(ctx, o.openWait(), func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -310,7 +310,7 @@ type waitForTurn struct {
 func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	var late <-chan time.Time
 	if w.o.waits {
-		timer := time.NewTimer(w.o.wait)
+		timer := time.NewTimer(w.o.left)
 		defer timer.Stop()
 		late = timer.C
 	}

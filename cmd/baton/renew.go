@@ -70,7 +70,7 @@ func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(c
 	if _, _, err := baton.ReadHandle(handle); err != nil {
 		return badHandle(err)
 	}
-	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{TTL: k.ttl} }, k.checkTTL, outlives, movable)
+	locks, store, err := a.openWith(ctx, openWait{}, func() baton.Config { return baton.Config{TTL: k.ttl} }, k.checkTTL, outlives, movable)
 	if err != nil {
 		return err
 	}

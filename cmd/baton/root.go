@@ -12,10 +12,12 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/adapters/metrics"
@@ -25,6 +27,8 @@ import (
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/page"
+	"github.com/batonhq/baton/store/pgstore"
+	"github.com/batonhq/baton/store/redisstore"
 )
 
 // app is what all commands share.
@@ -264,32 +268,109 @@ func (a *app) newFile(url string) (told func()) {
 // openTimeout bounds how long a store may take to answer for the first time.
 const openTimeout = 10 * time.Second
 
-// openURL has open open the store that the command line names.
-func openURL[S any](ctx context.Context, a *app, open func(context.Context, string) (S, error)) (store S, url string, err error) {
+// openWait is for how long a command tries again to open a store that is away. The zero
+// value is not at all.
+type openWait struct {
+	tries bool           // at least for the connect-timeout of the URL
+	wait  *time.Duration // of --wait, less the time that it took; nil: not given
+	ever  bool           // until the context ends
+}
+
+// openWait is that of a command with these flags: none with -n.
+func (k *asking) openWait() openWait {
+	p := openWait{tries: !k.try}
+	if k.waits {
+		p.wait = &k.left
+	}
+	return p
+}
+
+// openURL has opener open the store that the command line names.
+func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener func(context.Context, string) (S, error)) (store S, url string, err error) {
 	if url, err = a.url(); err != nil {
 		return store, "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
 	told := a.newFile(url)
-	store, err = open(ctx, url)
+	began := time.Now()
+	store, err = again(ctx, a, p, open.ConnectTimeout(url), func(ctx context.Context) (S, error) { return opener(ctx, url) })
 	switch {
 	case err == nil:
 		told()
 	case codeOf(err) == exitFailed:
 		err = &exit{exitUnavailable, err}
 	}
+	if p.wait != nil {
+		*p.wait = max(*p.wait-time.Since(began), time.Millisecond)
+	}
 	return store, url, err
+}
+
+// again opens a store until that has succeeded, or another try does not help, or the
+// patience has ended, or a signal asks to stop waiting.
+func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.Duration, open func(context.Context) (S, error)) (store S, err error) {
+	began := time.Now()
+	try := func(ctx context.Context) (S, error) {
+		ctx, cancel := context.WithTimeout(ctx, max(openTimeout, least))
+		defer cancel()
+		return open(ctx)
+	}
+	if !p.tries {
+		return try(ctx)
+	}
+	if p.wait != nil {
+		least = max(least, *p.wait)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if !p.ever { // else the caller has the signals
+		sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+		defer stop()
+		go func() {
+			select {
+			case s := <-sigs:
+				cancel(interruptedIn(s, "the store has not been opened"))
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for first := true; ; first = false {
+		store, err = try(ctx)
+		switch passed := time.Since(began); {
+		case ctx.Err() != nil:
+			if err == nil {
+				shut(store)
+			}
+			return store, context.Cause(ctx)
+		case err == nil, !away(err), !p.ever && passed >= least:
+			return store, err
+		case first && (p.ever || term.IsTerminal(int(a.stderr.Fd()))): // cron would mail it
+			a.say("%s; trying again", safe(message(err)))
+		}
+		pause := min(max(time.Since(began)/4, 50*time.Millisecond), time.Second)
+		if left := least - time.Since(began); !p.ever {
+			pause = min(pause, max(left, 0)) // the last try is at the end
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+}
+
+// away reports whether a store that was not opened may be there later: a server that does
+// not answer, or that is a replica, may be in the middle of a fail-over.
+func away(err error) bool {
+	return codeOf(err) == exitUnavailable || errors.As(err, new(*redisstore.ReplicaError)) || errors.As(err, new(*pgstore.StandbyError))
 }
 
 // open opens the store and makes a Locker, unless one of the checks fails.
 func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
-	return a.openWith(ctx, func() baton.Config { return cfg }, checks...)
+	return a.openWith(ctx, openWait{}, func() baton.Config { return cfg }, checks...)
 }
 
 // openWith is open with a function that makes the Config once the checks have passed.
-func (a *app) openWith(ctx context.Context, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
-	store, url, err := openURL(ctx, a, open.Store)
+func (a *app) openWith(ctx context.Context, p openWait, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
+	store, url, err := openURL(ctx, a, p, open.Store)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -311,6 +392,43 @@ func (a *app) openWith(ctx context.Context, config func() baton.Config, checks .
 		return nil, nil, err
 	}
 	return locks, store, nil
+}
+
+// A base is a store with a Locker.
+type base struct {
+	locks *baton.Locker
+	store driver.Store
+}
+
+// openLater is openWith for programs that serve: it tries until the store has been opened,
+// or a signal comes for which ends is true. Then the base is zero.
+func (a *app) openLater(ctx context.Context, sigs <-chan os.Signal, ends func(os.Signal) bool, config func() baton.Config, checks ...func(driver.Traits) error) (base, error) {
+	type opened struct {
+		base
+		err error
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan opened, 1)
+	go func() {
+		locks, store, err := a.openWith(ctx, openWait{tries: true, ever: true}, config, checks...)
+		done <- opened{base{locks, store}, err}
+	}()
+	for {
+		select {
+		case o := <-done:
+			return o.base, o.err
+		case s := <-sigs:
+			if !ends(s) {
+				continue
+			}
+			cancel()
+			if o := <-done; o.err == nil {
+				shut(o.store)
+			}
+			return base{}, nil
+		}
+	}
 }
 
 // shut closes the store, but waits only a second: a server that does not answer must

@@ -168,7 +168,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	owner := ownerName(os.Getpid())
-	locks, store, err := a.openWith(ctx, func() baton.Config { return r.config(owner) }, r.checkTTL)
+	locks, store, err := a.openWith(ctx, r.openWait(), func() baton.Config { return r.config(owner) }, r.checkTTL)
 	if err != nil {
 		return err
 	}

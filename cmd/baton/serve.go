@@ -5,12 +5,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -74,6 +76,9 @@ HUP reads the files of --tokens and TLS again, and goes on in a new file of --au
 one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
 first.
 
+If the store is away at the start, the server tries until it is there, and is not ready
+(/readyz) until then.
+
 With --rules, clients may ask the limits of a file, also by Envoy's rate limit service
 (docs/proxies.md). The file is read again when it changes. If the store fails, and a rule
 does not say what happens then, each server decides alone.
@@ -120,8 +125,32 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 		return err
 	}
 	a.recent = page.NewRecent()
-	locks, store, err := a.openWith(ctx, func() baton.Config { return baton.Config{} })
+	l, err := files.door.Listen()
 	if err != nil {
+		return &exit{exitConfig, err}
+	}
+	front := &front{}
+	h := server.HTTPServer(files.door.Handler(front))
+	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
+	h.TLSConfig = files.door.TLS()
+	defer h.Close()
+	ended := make(chan error, 1)
+	go func() {
+		if h.TLSConfig != nil {
+			ended <- h.ServeTLS(l, "", "")
+			return
+		}
+		ended <- h.Serve(l)
+	}()
+	opened, err := a.openLater(ctx, sigs, func(s os.Signal) bool {
+		if s == syscall.SIGHUP {
+			a.reloadServed(files)
+			return false
+		}
+		return true
+	}, func() baton.Config { return baton.Config{} })
+	store := opened.store
+	if err != nil || store == nil {
 		return err
 	}
 	defer shut(store)
@@ -131,25 +160,11 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	if err != nil {
 		return err
 	}
-	p, err := a.pageOf(locks, store, files, mux)
+	p, err := a.pageOf(opened.locks, store, files, mux)
 	if err != nil {
 		return err
 	}
-	l, err := files.door.Listen()
-	if err != nil {
-		return &exit{exitConfig, err}
-	}
-	h := server.HTTPServer(files.door.Handler(mux))
-	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
-	h.TLSConfig = files.door.TLS()
-	ended := make(chan error, 1)
-	go func() {
-		if h.TLSConfig != nil {
-			ended <- h.ServeTLS(l, "", "")
-			return
-		}
-		ended <- h.Serve(l)
-	}()
+	front.Store(mux)
 	a.serves(l, store.Traits(), files)
 	for {
 		select {
@@ -165,6 +180,21 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 		a.tellSupervisor("STOPPING=1")
 		p.Close()
 		return a.drain(ctx, s, h)
+	}
+}
+
+// front answers calls. The store may come later than they do.
+type front struct{ atomic.Pointer[http.ServeMux] }
+
+func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch mux := f.Load(); {
+	case mux != nil:
+		mux.ServeHTTP(w, r)
+	case r.URL.Path == "/healthz":
+		_, _ = io.WriteString(w, "ok\n")
+	default: // to clients of connect, of gRPC, and to Envoy this means: unavailable
+		w.Header().Set("Retry-After", "1")
+		http.Error(w, "the store has not been reached since the server was started", http.StatusServiceUnavailable)
 	}
 }
 
@@ -209,7 +239,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	}
 	f.door, err = httpguard.New(httpguard.Config{
 		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
-		Open: []string{"/healthz", "/readyz", "/"}, Logger: a.warner(),
+		Open: []string{"/healthz", "/readyz", server.HealthPath, "/"}, Logger: a.warner(),
 		Proxied: server.Proxied,
 		Denied:  func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
 	})

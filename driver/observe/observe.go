@@ -90,7 +90,7 @@ func Class(err error) string {
 		return Canceled
 	case errors.Is(err, driver.ErrUnknown):
 		return Unknown
-	case errors.Is(err, driver.ErrUnavailable):
+	case errors.Is(err, driver.ErrUnavailable), errors.Is(err, driver.ErrDenied):
 		return Unavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		return Canceled

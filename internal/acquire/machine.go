@@ -368,6 +368,9 @@ func (a *Machine) unanswered(now, sent Moment, err error) Effects {
 		again := min(max(end.Sub(now)/8, MinPause), maxPause)
 		a.wake = min(end, now.Add(again))
 	case queued:
+		if Final(err) {
+			return FailWaiter
+		}
 		if a.outage.failed(sent, err).Over(now, a.terms.Patience()) {
 			return NoteOutage | FailWaiter
 		}

@@ -86,7 +86,7 @@ type Trial struct {
 
 func (r *runner) newReport() *Report {
 	return &Report{
-		Store: r.traits.Store, URL: open.Redact(r.place.url(0)), Local: r.cfg.Local, Seed: r.cfg.Seed, Clients: r.cfg.Clients, Ways: r.cfg.Ways,
+		Store: r.traits.Store, URL: open.Redact(cmp.Or(r.place.direct, r.place.url(0))), Local: r.cfg.Local, Seed: r.cfg.Seed, Clients: r.cfg.Clients, Ways: r.cfg.Ways,
 		TTL: r.cfg.TTL, Bound: r.bound, For: r.cfg.For, Began: time.Now().UTC(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
 		Repeat: r.repeat(cmp.Or(strings.Join(r.cfg.Faults, ","), "all")),
 	}

@@ -1,9 +1,11 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -21,9 +23,21 @@ var harmless = []error{
 	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound,
 	rpctypes.ErrLeaseNotFound, rpctypes.ErrLeaseTTLTooLarge, rpctypes.ErrNotCapable,
 	rpctypes.ErrNoLeader, rpctypes.ErrNotLeader, rpctypes.ErrCompacted, rpctypes.ErrFutureRev,
-	rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthNotEnabled,
-	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision, rpctypes.ErrUserNotFound,
+	rpctypes.ErrInvalidAuthToken, rpctypes.ErrAuthOldRevision,
 	rpctypes.ErrMemberNotLearner, rpctypes.ErrCorrupt,
+}
+
+// denials are errors of a wrong user or password, or of a missing right.
+var denials = []error{
+	rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrPermissionDenied, rpctypes.ErrAuthNotEnabled, rpctypes.ErrUserNotFound,
+}
+
+// denied returns the error of a denial, else nil.
+func denied(err error) error {
+	if slices.ContainsFunc(denials, func(d error) bool { return errors.Is(err, d) }) {
+		return fmt.Errorf("etcd: %w: %w", driver.ErrDenied, err)
+	}
+	return nil
 }
 
 // failure turns the error of a request that was sent into one of package driver.
@@ -32,10 +46,11 @@ func failure(ctx context.Context, err error) error {
 		return nil
 	}
 	err = rpctypes.Error(err)
-	for _, h := range harmless {
-		if errors.Is(err, h) {
-			return unavailable(err)
-		}
+	if d := denied(err); d != nil {
+		return d
+	}
+	if slices.ContainsFunc(harmless, func(h error) bool { return errors.Is(err, h) }) {
+		return unavailable(driver.Answered(err, err.Error()))
 	}
 	if neverSent(err) {
 		return unavailable(err)
@@ -72,7 +87,8 @@ func readFailure(ctx context.Context, err error) error {
 	if c := ctx.Err(); c != nil {
 		return c
 	}
-	return unavailable(rpctypes.Error(err))
+	err = rpctypes.Error(err)
+	return cmp.Or(denied(err), unavailable(err))
 }
 
 func leaseGone(err error) bool { return errors.Is(rpctypes.Error(err), rpctypes.ErrLeaseNotFound) }

@@ -37,7 +37,7 @@ func TestFailures(t *testing.T) {
 		{rpctypes.ErrGRPCRequestTooLarge, t.Context(), driver.ErrUnavailable},
 		{rpctypes.ErrGRPCNoLeader, t.Context(), driver.ErrUnavailable},
 		{rpctypes.ErrGRPCLeaseNotFound, t.Context(), driver.ErrUnavailable},
-		{rpctypes.ErrGRPCPermissionDenied, t.Context(), driver.ErrUnavailable},
+		{rpctypes.ErrGRPCPermissionDenied, t.Context(), driver.ErrDenied},
 		{rpctypes.ErrGRPCInvalidAuthToken, t.Context(), driver.ErrUnavailable},
 		{status.Error(codes.Unavailable, `connection error: desc = "transport: error while dialing: refused"`), t.Context(), driver.ErrUnavailable},
 		{status.Error(codes.ResourceExhausted, "grpc: received message larger than max (3041058 vs. 2097152)"), t.Context(), driver.ErrUnavailable},
@@ -62,8 +62,12 @@ func TestFailures(t *testing.T) {
 			if c := test.ctx.Err(); c != nil && !errors.Is(got, c) {
 				t.Errorf("%v does not say that the context has ended", got)
 			}
-			if err := readFailure(t.Context(), test.err); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
-				t.Errorf("of a read: %v, want ErrUnavailable", err)
+			read := driver.ErrUnavailable
+			if test.want == driver.ErrDenied {
+				read = test.want
+			}
+			if err := readFailure(t.Context(), test.err); !errors.Is(err, read) || errors.Is(err, driver.ErrUnknown) {
+				t.Errorf("of a read: %v, want %v", err, read)
 			}
 		})
 	}

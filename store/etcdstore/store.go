@@ -77,7 +77,7 @@ func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	select {
 	case m := <-done:
 		if m.err != nil {
-			return nil, fmt.Errorf("etcd: %w: %w", driver.ErrUnavailable, m.err)
+			return nil, readFailure(ctx, m.err)
 		}
 		return m.client, nil
 	case <-ctx.Done():
@@ -263,7 +263,7 @@ func (s *Store) ready(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || s.client.Ctx().Err() != nil { // by the program that made the client
 		return driver.ErrClosed
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -57,7 +58,7 @@ func TestAuthentication(t *testing.T) {
 		if err == nil {
 			s.Close()
 		}
-		if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
+		if !errors.Is(err, driver.ErrDenied) || strings.Contains(err.Error(), "canary") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -134,4 +135,11 @@ func TestAuthenticationSurvivesRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitHint(t, "broken", hints, func(h driver.Hint) bool { return !h.Granted })
+}
+
+func TestClosedClient(t *testing.T) {
+	testserver.NeedEtcd(t)
+	t.Parallel()
+	client := dial(t, testserver.SharedEtcd(t).Addr)
+	drivertest.ClosedClient(t, mustNew(t, client, Config{Prefix: driver.NewID()}), func() { client.Close() })
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/go-sql-driver/mysql"
 
@@ -87,8 +88,11 @@ func uncertain(err error) bool {
 
 // failure maps the error of a request to one of package driver.
 func failure(err error, unsure bool) error {
-	if errors.Is(err, driver.ErrClosed) {
+	if errors.Is(err, driver.ErrClosed) || strings.HasSuffix(err.Error(), "sql: database is closed") { // which has no name
 		return driver.ErrClosed
+	}
+	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
+		err = driver.Answered(err, e.Message)
 	}
 	outcome := driver.ErrUnavailable
 	if unsure {
@@ -104,6 +108,8 @@ func failure(err error, unsure bool) error {
 		return fmt.Errorf("mysql: %w: the connection ended, or the server is read-only: %w", outcome, err)
 	}
 	switch number(err) {
+	case 1044, 1045, 1049, 1130, 1142, 1227, 1698: // see harmless
+		return fmt.Errorf("mysql: %w: %w", driver.ErrDenied, err)
 	case erNoTable, erNoColumn:
 		return fmt.Errorf("mysql: %w: %w: %w", outcome, ErrSchema, err)
 	case erLockTimeout:

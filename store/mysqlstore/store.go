@@ -95,6 +95,9 @@ var standard = options{
 // see Migrate. A contended lock costs more round trips than on a Store from Open,
 // because the pool may not take several statements at once.
 //
+// Give the pool RejectReadOnly: without it, a connection to a server that a fail-over has
+// made read-only stays in use.
+//
 // The program must return connections to the pool as it got them. On one that comes
 // with autocommit off the store does nothing that would not be committed. One that
 // comes in a transaction is closed, which undoes what was done in that transaction: on

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -316,4 +317,51 @@ func TestCloseWithoutConnections(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A fail-over behind one address: the old server lives on and only reads, and the open
+// connections still lead to it.
+func TestTheAddressLeadsToAnotherServer(t *testing.T) {
+	testserver.NeedMariaDB(t)
+	t.Parallel()
+	old, successor := testserver.MariaDB(t), testserver.SharedMariaDB(t)
+	d := newDatabase(t, successor)
+	admin := d.config()
+	admin.Addr, admin.DBName = old.Addr, ""
+	there := pool(t, admin)
+	for _, text := range []string{
+		"CREATE DATABASE IF NOT EXISTS " + d.name,
+		"CREATE USER " + d.name + " IDENTIFIED BY ''", // root may write nevertheless
+		"GRANT ALL ON " + d.name + ".* TO " + d.name,
+	} {
+		if _, err := there.Exec(text); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, text)
+	}
+	proxy := faultproxy.New(t, old.Addr)
+	s, err := Open(t.Context(), Server{Addr: proxy.Addr, Database: d.name, User: d.name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	drivertest.Elsewhere(t, s, func() {
+		proxy.Retarget(successor.Addr)
+		if _, err := there.Exec("SET GLOBAL read_only = ON"); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestClosedPool(t *testing.T) {
+	testserver.NeedMariaDB(t)
+	t.Parallel()
+	d := newDatabase(t, testserver.SharedMariaDB(t))
+	db := pool(t, d.config())
+	s, err := New(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	drivertest.ClosedClient(t, s, func() { db.Close() })
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -96,6 +97,11 @@ func (e *EncodingError) Finding() (driver.Finding, bool) {
 // not READ COMMITTED.
 const wrongIsolation = "BT001"
 
+// readOnly is the error code of a server that is a standby, or was made read-only. The
+// address of the pool may lead to another server by now. (A server that ends, 57P0x, ends
+// its connections.)
+const readOnly = "25006"
+
 // notSent marks an error that came before the request left.
 type notSent struct{ error }
 
@@ -137,13 +143,19 @@ func failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if errors.Is(err, puddle.ErrClosedPool) {
+		return driver.ErrClosed
+	}
 	err = withoutConfig(err)
 	harmless := errors.As(err, new(notSent)) || pgconn.SafeToRetry(err)
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
+		err = driver.Answered(err, e.Message)
 		switch e.Code {
 		case "42P01", "42883", "3F000", "42703": // no such table, function, schema, column
 			return &SchemaError{Err: err}
-		case "25006":
+		case "28000", "28P01", "42501", "3D000": // not this user, not this password, no right, no such database
+			return fmt.Errorf("postgres: %w: %w", driver.ErrDenied, err)
+		case readOnly:
 			return fmt.Errorf("postgres: the server is a standby or read-only, connect to its primary: %w: %w", driver.ErrUnavailable, err)
 		}
 		harmless = harmless || e.Severity != "FATAL" && e.Severity != "PANIC" && e.Code[:2] != "08" && e.Code != "40003"

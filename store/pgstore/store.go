@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
@@ -283,6 +284,9 @@ func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, a
 		return err
 	}
 	conn, err := pool.Acquire(ctx)
+	if errors.Is(err, puddle.ErrClosedPool) {
+		go s.Close() // the program has closed its pool: the pool for renewals must not go on
+	}
 	if err != nil {
 		return failure(ctx, notSent{err})
 	}
@@ -297,12 +301,26 @@ func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, arg
 	if err == nil {
 		err = s.askOn(later, conn, sql, args, read)
 	}
+	if isCode(err, readOnly) {
+		s.leave(later, conn)
+	}
 	if conn.Conn().IsClosed() {
 		conn.Hijack() // or the pool counts it until the server sees the end
 	} else {
 		conn.Release()
 	}
 	return failure(ctx, err)
+}
+
+// leave closes the connection that has led to the wrong server, and all others of the
+// store's own pools.
+func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
+	_ = conn.Conn().Close(ctx)
+	s.renewing.Reset()
+	if s.owned {
+		s.pool.Reset()
+	}
+	s.hints.leave()
 }
 
 func (s *Store) askOn(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {

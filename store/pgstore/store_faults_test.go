@@ -15,7 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // The answer to each kind of request is lost after its effect: the error says
@@ -244,4 +246,44 @@ func TestStuckConnectionIsReplaced(t *testing.T) {
 	if _, err := s.Acquire(ctx, writer("k")); err != nil {
 		t.Errorf("the next: %v", err)
 	}
+}
+
+// A fail-over behind one address: the old server lives on and only reads, and the open
+// connections still lead to it.
+func TestTheAddressLeadsToAnotherServer(t *testing.T) {
+	testserver.NeedPostgres(t)
+	t.Parallel()
+	old, successor := testserver.Postgres(t), testserver.SharedPostgres(t)
+	name := successor.Database(t)
+	must := func(sql string) {
+		t.Helper()
+		if _, err := old.Query("postgres", sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must("CREATE DATABASE " + name)
+	proxy := faultproxy.New(t, old.Addr)
+	at := Server{Addrs: []string{successor.Addr}, Database: name, User: "postgres"}
+	open := func() *Store {
+		s, err := Open(t.Context(), at, Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	open() // makes the tables
+	at.Addrs[0] = proxy.Addr
+	drivertest.Elsewhere(t, open(), func() {
+		proxy.Retarget(successor.Addr)
+		must("ALTER SYSTEM SET default_transaction_read_only = on")
+		must("SELECT pg_reload_conf()")
+	})
+}
+
+func TestClosedPool(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	pool := newPool(t, url)
+	drivertest.ClosedClient(t, openOn(t, pool), pool.Close)
 }

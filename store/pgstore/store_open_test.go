@@ -89,3 +89,22 @@ func TestPoolWithTwoSearchPaths(t *testing.T) {
 	mustRefuse(t, s, "k")
 	mustBe(t, s, c, driver.Held)
 }
+
+// A store that does not let its user in is no store that is away: to try again does not help.
+func TestDenied(t *testing.T) {
+	t.Parallel()
+	server, _ := database(t)
+	for name, at := range map[string]Server{
+		"no such user":     {User: "nobody_of_that_name", Database: "postgres"},
+		"no such database": {User: "postgres", Database: "nothing_of_that_name"},
+	} {
+		at.Addrs = []string{server.Addr}
+		s, err := Open(t.Context(), at, Config{})
+		if err == nil {
+			s.Close()
+		}
+		if !errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%s: %v, want driver.ErrDenied", name, err)
+		}
+	}
+}

@@ -35,6 +35,7 @@ type hints struct {
 	mu      sync.Mutex
 	ctx     context.Context
 	cancel  context.CancelFunc
+	wrong   context.CancelFunc // ends the connection that listens
 	running sync.WaitGroup
 	outbox  []message
 	sending bool
@@ -212,20 +213,25 @@ func (h *hints) listen() (worked bool) {
 	if _, err := conn.Exec(ctx, `LISTEN `+h.node); err != nil {
 		return false
 	}
+	life, leave := context.WithCancel(h.ctx)
+	defer leave()
+	h.mu.Lock()
+	h.wrong = leave
+	h.mu.Unlock()
 	h.listening.Store(true)
 	h.watchers.Nudge() // what was sent before was not heard
 	for {
-		ctx, cancel := context.WithTimeout(h.ctx, quiet)
+		ctx, cancel := context.WithTimeout(life, quiet)
 		n, err := conn.WaitForNotification(ctx)
 		silent := ctx.Err() != nil
 		cancel()
 		switch {
 		case err == nil:
 			h.receive(n.Payload)
-		case h.ctx.Err() != nil:
+		case life.Err() != nil:
 			return true
 		case silent && errors.Is(err, context.DeadlineExceeded) && !conn.IsClosed():
-			ctx, cancel := context.WithTimeout(h.ctx, proof)
+			ctx, cancel := context.WithTimeout(life, proof)
 			err := conn.Ping(ctx)
 			cancel()
 			if err != nil {
@@ -234,6 +240,15 @@ func (h *hints) listen() (worked bool) {
 		default:
 			return true
 		}
+	}
+}
+
+// leave makes the process listen on another connection: this one leads to the wrong server.
+func (h *hints) leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.wrong != nil {
+		h.wrong()
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -41,9 +42,8 @@ func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
 
 func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
 	on := func(c rueidis.Client) func(context.Context) wire.Result {
-		return func(ctx context.Context) (a wire.Result) {
-			a.Value, a.Err = ruResult(c.Do(ctx, r.command(c, call)))
-			return a
+		return func(ctx context.Context) wire.Result {
+			return r.result(c.Do(ctx, r.command(c, call)))
 		}
 	}
 	if d := r.direct; d != nil {
@@ -124,7 +124,11 @@ func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
 		for i, call := range calls {
 			commands[i] = r.command(r.c, call)
 		}
-		return ruResults(r.c.DoMulti(lasting(ctx), commands...))
+		out := make([]wire.Result, len(calls))
+		for i, res := range r.c.DoMulti(lasting(ctx), commands...) {
+			out[i] = r.result(res)
+		}
+		return out
 	})
 }
 
@@ -215,6 +219,19 @@ func (n ruNode) DoAll(ctx context.Context, commands [][]string) []wire.Result {
 	return wire.Obey(ctx, 0, len(commands), func(ctx context.Context) []wire.Result {
 		return ruResults(n.c.DoMulti(context.WithoutCancel(ctx), built...))
 	})
+}
+
+// result also leaves a server that says that it is the wrong one. In Cluster rueidis
+// follows the servers' roles by itself.
+func (r ruClient) result(res rueidis.RedisResult) (a wire.Result) {
+	a.Value, a.Err = ruResult(res)
+	if errors.Is(a.Err, rueidis.ErrClosing) && !r.FollowsPrimary() { // else a client closes the connections to an old primary
+		a.Err = driver.ErrClosed
+	}
+	if a.Err != nil && r.links != nil && refusalOf(a.Err) == elsewhere && !r.Cluster() {
+		r.links.leave()
+	}
+	return a
 }
 
 func ruResults(rs []rueidis.RedisResult) []wire.Result {

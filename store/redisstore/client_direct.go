@@ -131,10 +131,10 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 	left := !e.finish()
 	whole := answered(a.Err)
 	switch {
-	case whole && !left:
+	case whole && !left && refusalOf(a.Err) != elsewhere:
 		l.whole()
 		d.used.Store(now())
-	case whole: // leave may still run, and would make the next call fail
+	case whole: // it is the wrong server, or leave may still run and would make the next call fail
 		d.lost()
 		_ = l.end()
 	case left:

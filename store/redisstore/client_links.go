@@ -34,6 +34,8 @@ type links struct {
 
 	shared atomic.Uint64 // connections made, direct's not counted
 
+	left atomic.Int64 // when leave last closed the connections, see now; or 0
+
 	met atomic.Bool  // some server has answered
 	rtt atomic.Int64 // how long an answer takes, estimated rather too high
 
@@ -160,15 +162,37 @@ func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone b
 	return l, nil
 }
 
+// settling is how long the connections are kept that replace those to a wrong server: a
+// fail-over takes a while, and late answers come on the connections before.
+const settling = int64(time.Second)
+
+// leave closes all connections, since a server has answered that the address may lead to
+// another one by now.
+func (ls *links) leave() {
+	t, last := now(), ls.left.Load()
+	if last != 0 && t-last < settling || !ls.left.CompareAndSwap(last, t) {
+		return
+	}
+	ls.lanes.trouble()
+	for _, l := range ls.all() {
+		_ = l.end()
+	}
+}
+
+func (ls *links) all() []*link {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return slices.Collect(maps.Keys(ls.open))
+}
+
 // close closes all connections, and those that are being made as soon as they exist.
 // The client does not close one that it makes while it is closed itself, and waits for
 // the last answers on the others.
 func (ls *links) close() {
 	ls.mu.Lock()
 	ls.closed = true
-	all := slices.Collect(maps.Keys(ls.open))
 	ls.mu.Unlock()
-	for _, l := range all {
+	for _, l := range ls.all() {
 		l.end()
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -322,4 +323,24 @@ func TestSilentServerCostsOthersNoTime(t *testing.T) {
 	if d := links.patience(links.peer(sentinel), false); d != links.dial {
 		t.Errorf("the next connection to that is given %v, not %v", d, links.dial)
 	}
+}
+
+// A fail-over behind one name: the old primary lives on as a replica, and the open
+// connections still lead to it.
+func TestTheAddressLeadsToAnotherServer(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	old, successor := testserver.Redis(t), testserver.Redis(t)
+	proxy := faultproxy.New(t, old.Addr)
+	s, err := Open(t.Context(), Server{Addrs: []string{proxy.Addr}}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	drivertest.Elsewhere(t, s, func() {
+		proxy.Retarget(successor.Addr)
+		if _, err := old.Do("REPLICAOF", "127.0.0.1", "1"); err != nil {
+			t.Fatal(err)
+		}
+	})
 }

@@ -9,32 +9,53 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// harmless are the error answers that come before a command or a script has
+// refusals are the error answers that come before a command or a script has
 // changed anything: the server looks at these conditions first, or before the
 // first write of a script.
-var harmless = map[string]bool{
-	"READONLY":    true, // a replica, or a primary that was demoted
-	"LOADING":     true,
-	"MASTERDOWN":  true,
-	"CLUSTERDOWN": true,
-	"TRYAGAIN":    true, // keys are being moved
-	"MOVED":       true,
-	"ASK":         true,
-	"BUSY":        true, // another script runs for too long
-	"NOREPLICAS":  true,
-	"MISCONF":     true, // cannot save
-	"OOM":         true,
-	"NOAUTH":      true,
-	"WRONGPASS":   true,
-	"NOSCRIPT":    true,
-	"UNKILLABLE":  true,
+var refusals = map[string]refusal{
+	"READONLY":    elsewhere, // a replica, or a primary that was demoted
+	"MASTERDOWN":  elsewhere, // a replica
+	"LOADING":     elsewhere, // it was restarted, or copies its new primary
+	"NOREPLICAS":  elsewhere, // a primary that was cut off may have a successor
+	"UNKILLABLE":  elsewhere, // only a restart or a successor helps
+	"CLUSTERDOWN": passing,
+	"TRYAGAIN":    passing, // keys are being moved
+	"MOVED":       passing,
+	"ASK":         passing,
+	"BUSY":        passing, // another script runs for too long
+	"MISCONF":     passing, // cannot save
+	"OOM":         passing,
+	"NOSCRIPT":    passing,
+	"NOAUTH":      noAccess,
+	"WRONGPASS":   noAccess,
+	"NOPERM":      noAccess,
+}
+
+type refusal int
+
+const (
+	passing   refusal = iota + 1 // this server may do it later
+	elsewhere                    // the address may lead to another server by now, which does it
+	noAccess                     // only another configuration helps
+)
+
+// refusalOf is what an answer means for the next attempt, 0 if it is no refusal.
+func refusalOf(err error) refusal {
+	if e, ok := errors.AsType[*wire.ServerError](err); ok {
+		return refusals[e.Code()]
+	}
+	return 0
 }
 
 // PermissionError says that the server does not let its user do what a lock or a
-// limit needs. Nothing was changed, and to ask again does not help.
+// limit needs. Nothing was changed, and to ask again does not help. It wraps
+// driver.ErrDenied.
 type PermissionError struct {
 	Text string // what the server answered
 }
+
+// Unwrap returns driver.ErrDenied.
+func (e *PermissionError) Unwrap() error { return driver.ErrDenied }
 
 func (e *PermissionError) Error() string {
 	return fmt.Sprintf("redis does not let this user do that (%s): give it the keys ~PREFIX*, the channels &PREFIXbaton:* "+
@@ -43,21 +64,33 @@ func (e *PermissionError) Error() string {
 
 // failure maps an error of the client to one of package driver.
 func failure(err error) error {
+	if errors.Is(err, driver.ErrClosed) {
+		return driver.ErrClosed
+	}
 	if errors.Is(err, wire.ErrNotSent) {
 		if c := contextError(err); c != nil {
 			return c
 		}
 		return unavailable(err)
 	}
-	if e, ok := errors.AsType[*wire.ServerError](err); ok {
-		switch {
-		case harmless[e.Code()]:
-			return unavailable(err)
-		case e.Code() == "NOPERM": // seen before a command or script begins
-			return &PermissionError{e.Text}
-		}
+	if refusalOf(err) != 0 {
+		return opening(err)
 	}
 	return fmt.Errorf("redis: %w: %w", driver.ErrUnknown, err)
+}
+
+// opening is failure for requests that change nothing.
+func opening(err error) error {
+	switch e, _ := errors.AsType[*wire.ServerError](err); refusalOf(err) {
+	case passing, elsewhere:
+		return unavailable(driver.Answered(err, e.Text))
+	case noAccess:
+		if e.Code() == "NOPERM" {
+			return &PermissionError{e.Text}
+		}
+		return fmt.Errorf("redis: %w, check the user and the password: %w", driver.ErrDenied, driver.Answered(err, e.Text))
+	}
+	return unavailable(err)
 }
 
 func unavailable(err error) error {

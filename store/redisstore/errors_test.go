@@ -70,7 +70,8 @@ func TestErrorCodes(t *testing.T) {
 		"CLUSTERDOWN The cluster is down":                   driver.ErrUnavailable,
 		"TRYAGAIN Multiple keys request during rehashing":   driver.ErrUnavailable,
 		"MISCONF Redis is configured to save RDB snapshots": driver.ErrUnavailable,
-		"NOAUTH Authentication required.":                   driver.ErrUnavailable,
+		"NOAUTH Authentication required.":                   driver.ErrDenied,
+		"NOPERM this user has no permissions":               driver.ErrDenied,
 		"ERR something in the middle of a script":           driver.ErrUnknown,
 		"WRONGTYPE Operation against a key":                 driver.ErrUnknown,
 	} {

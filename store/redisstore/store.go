@@ -151,7 +151,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 	case *EvictionError, *ReplicaError, *VersionError:
 		return nil, err
 	}
-	return nil, unavailable(err) // nothing was changed
+	return nil, opening(err)
 }
 
 // check looks whether locks are safe on a server.
@@ -391,7 +391,7 @@ func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, 
 	select {
 	case o := <-done:
 		if o.err != nil {
-			return nil, unavailable(o.err)
+			return nil, opening(ruError(o.err))
 		}
 		return o.client, nil
 	case <-ctx.Done():

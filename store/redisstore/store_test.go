@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -98,4 +99,16 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s: acquire after Close: %v", name, err)
 		}
 	}
+}
+
+func TestClosedClient(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	client := ruDial(t, rueidis.ClientOption{InitAddress: []string{testserver.SharedRedis(t).Addr}})
+	s, err := New(client, Config{Prefix: driver.NewID() + ":"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	drivertest.ClosedClient(t, s, client.Close)
 }

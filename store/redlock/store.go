@@ -275,9 +275,10 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 	return nil
 }
 
-// unreachable reports whether err is about an answer that did not come, not a refusal.
+// unreachable reports whether err is about a server that gives no vote, not a refusal of
+// what was asked.
 func unreachable(err error) bool {
-	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 

@@ -35,7 +35,7 @@ func refused(what, path string, err error) error {
 	case nil:
 		return nil
 	case zk.ErrNoAuth, zk.ErrAuthFailed, zk.ErrInvalidACL:
-		return fmt.Errorf("zookeeper refuses to %s %s: the access list does not allow it: give user and password of one who may", what, path)
+		return fmt.Errorf("zookeeper: %w: the access list does not allow to %s %s: give the user and password of one that may", driver.ErrDenied, what, path)
 	}
 	if answer(err) {
 		return fmt.Errorf("zookeeper refuses to %s %s: %w", what, path, err)

@@ -91,6 +91,9 @@ func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credenti
 	go func() { done <- conn.AddAuth("digest", []byte(credentials)) }()
 	select {
 	case err := <-done:
+		if errors.Is(err, zk.ErrAuthFailed) {
+			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrDenied, err)
+		}
 		if err != nil {
 			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrUnavailable, err)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -258,8 +259,10 @@ func translate(err error) error {
 	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" {
 		return wire.NotSent(err)
 	}
-	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) ||
-		errors.Is(err, redis.ErrClosed) || strings.HasPrefix(err.Error(), "redis: all sentinels") {
+	if errors.Is(err, redis.ErrClosed) {
+		return driver.ErrClosed
+	}
+	if errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || strings.HasPrefix(err.Error(), "redis: all sentinels") {
 		return wire.NotSent(err)
 	}
 	return err

@@ -397,3 +397,13 @@ func TestExamineTimeouts(t *testing.T) {
 		}
 	}
 }
+
+func TestClosedClient(t *testing.T) {
+	client := single(t)()
+	s, err := New(client, redisstore.Config{Prefix: rand.Text() + ":"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	drivertest.ClosedClient(t, s, func() { client.Close() })
+}

@@ -118,7 +118,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	}
 	defer shut(store)
 	if !store.Traits().Processes {
-		a.say("store %s is not shared with other processes: no other process can be elected", store.Traits().Store)
+		a.complain("store %s is not shared with other processes: no other process can be elected", store.Traits().Store)
 	}
 	sigs, stop := listenForCommand()
 	defer stop()

@@ -291,7 +291,7 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	store, err := a.openLimits(ctx, openWait{tries: q.wait != 0, wait: &left})
 	if err != nil {
 		if q.failOpen && codeOf(err) == exitUnavailable {
-			a.say("%s; allowed all the same", explain(err))
+			a.complain("%s; allowed all the same", explain(err))
 			return nil
 		}
 		return err

@@ -95,9 +95,9 @@ resetAfter in seconds. What is not known is left out.
 		if err == nil && more {
 			last := all[len(all)-1].Key
 			if safe(last) == last {
-				a.say("there are more: go on with --after %s", shellWord(last))
+				a.complain("there are more: go on with --after %s", shellWord(last))
 			} else {
-				a.say("there are more: go on with --after and the last key, as -o json has it")
+				a.complain("there are more: go on with --after and the last key, as -o json has it")
 			}
 		}
 		return err

@@ -29,7 +29,7 @@ func TestLongListsAreTold(t *testing.T) {
 			}
 			return string(text)
 		}
-		a := &app{stderr: f, quiet: quiet}
+		a := &app{stderr: f, quiet: quiet, aloud: true}
 		failed := errors.New("the store is gone")
 		list := func(yield func(limits.State, error) bool) {
 			if !yield(limits.State{Key: "a"}, nil) {

@@ -83,7 +83,7 @@ With -o json: an array of what "baton limit ls" prints, the most first, with sha
 		case t.seen == 0:
 			a.say("no limits are in use%s", under(args))
 		case t.untold > 0:
-			a.say("%d of %d keys are left out, as they do not tell how much they may use: --of N says it", t.untold, t.seen)
+			a.complain("%d of %d keys are left out, as they do not tell how much they may use: --of N says it", t.untold, t.seen)
 		case t.seen > len(all):
 			a.say("%d keys are in use%s", t.seen, under(args))
 		}

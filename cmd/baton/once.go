@@ -25,6 +25,7 @@ type onceFlags struct {
 	keep     time.Duration
 	final    string
 	noReplay bool
+	keepFail bool
 	anyCmd   bool
 	show     bool
 	forget   bool
@@ -55,8 +56,11 @@ func (a *app) onceCommand() *cobra.Command {
 output and exit code are recorded, and every later call replays them instead. Calls
 that come meanwhile wait for it.
 
-A command that fails is not recorded: its exit code is passed on, and the next
-call runs it again. --final makes exit codes outcomes that are recorded, too.
+A command that fails is not an outcome: its exit code is passed on, and the next
+call runs it again. --final makes exit codes outcomes that are recorded, too. Of one that
+failed, --show and "baton once ls" tell the exit code, the signal and the time until the
+next call runs it, for a week at most (or --keep, if longer); --keep-failed-output also
+keeps the last 3 KiB of its output.
 
 The same KEY with another command, or other arguments, is an error (64): nothing runs,
 and nothing is replayed. Where command lines differ but mean the same, for example by the
@@ -82,9 +86,11 @@ if baton's is. Its first 256 KiB are kept; a replay that lacks the rest says so,
 too. It is kept in clear text, and --forget does not wipe it from the disk: a SQLite file,
 its log and backups may hold it for longer. A command should print no secret.
 
-With --show, -o json prints: key, state (none, begun, done, failed), attempts, token (a
-string), owner, began and finished (times), left (seconds), exit, stdout, stderr,
-omitted (bytes). Unknown values are left out.
+With --show, -o json prints: key, state, running (its lock is held now), attempts, token
+(a string), owner, began and finished (times), left (seconds), exit, error, stdout,
+stderr, omitted (bytes). Unknown values are left out. The state is none; begun, which
+without running is a crash; failed, and the next call runs it again; done; or final, which
+is an exit code of --final.
 
 ` + exitTableOnce,
 		Example: `  baton once migrate/2026-07 -- ./migrate.sh             by whichever machine is first
@@ -99,6 +105,7 @@ omitted (bytes). Unknown values are left out.
 	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
 	f.StringVar(&o.final, "final", "", "record these exit codes, too: a `LIST` such as 3,4, or all (1 to 125)")
 	f.BoolVar(&o.noReplay, "no-replay", false, "do not replay the output of a command that ran before")
+	f.BoolVar(&o.keepFail, "keep-failed-output", false, "keep the end of the output of a command that fails, too, for --show")
 	f.BoolVar(&o.anyCmd, "any-command", false, "do not compare the command line with that of earlier calls")
 	f.BoolVar(&o.show, "show", false, "show what is recorded")
 	f.BoolVar(&o.forget, "forget", false, "forget what is recorded")
@@ -193,7 +200,7 @@ func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *
 	}
 	cfg.Logger = a.logger()
 	cfg.Events = metrics.Join(a.told(), metrics.Events{Locks: events}).Locks
-	ops, err = once.New(store, once.Config{Keep: o.keep, Events: a.told().Once, Lock: cfg})
+	ops, err = once.New(store, once.Config{Keep: o.keep, Failure: failureText, Events: a.told().Once, Lock: cfg})
 	if err != nil {
 		shut(store)
 		return nil, nil, nil, err
@@ -221,7 +228,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	}
 	defer shut(store)
 	if t := store.Traits(); !t.Processes {
-		a.say("store %s is not shared with other processes: it remembers nothing after this one", t.Store)
+		a.complain("store %s is not shared with other processes: it remembers nothing after this one", t.Store)
 	}
 	// A command goes on even if no process reads its output any more.
 	sigs, stop := listenForCommand()
@@ -382,9 +389,9 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	rec.stop(afterOutput)
 	switch {
 	case end.lost != nil && !end.own: // otherwise the store knows whether another process has followed
-		return nil, &exit{exitLost, nil} // the user was told already
+		return nil, rec.failed(&exit{exitLost, nil}, message(end.lost)+"; the command was stopped", o.keepFail) // the user was told already
 	case end.err != nil:
-		return nil, &exit{end.code, end.err}
+		return nil, rec.failed(&exit{end.code, end.err}, end.err.Error(), false)
 	}
 	rec.text.exit = end.code
 	switch text := rec.text.encode(); {
@@ -393,7 +400,14 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	case o.isFinal(end.code) && !end.late:
 		return nil, once.Final(errors.New(string(text)))
 	}
-	return nil, &exit{end.code, nil}
+	why := ""
+	switch {
+	case end.late:
+		why = fmt.Sprintf("stopped after --max-hold %v", o.maxHold)
+	case end.sig != 0:
+		why = fmt.Sprintf("signal %d: %v", int(end.sig), end.sig)
+	}
+	return nil, rec.failed(&exit{end.code, nil}, why, o.keepFail)
 }
 
 // ended says how the command that has just run ended.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,19 +21,22 @@ func (a *app) onceListCommand() *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List what is recorded of commands that run once",
 		Long: `Lists the operations whose keys begin with the prefix, or all: whether they are done,
-how many attempts began, which process began the last one, when it began or ended, and
-for how much longer that is kept. It is no snapshot: the list is read while the records change.
+how many attempts began, which process began the last one, when it began or ended, for
+how much longer that is kept, and how it failed. It is no snapshot: the list is read while
+the records change.
 
-"begun" is an attempt that is under way, or failed, or crashed: baton show once/KEY
-tells whether it runs. Output is shown by baton once --show KEY. Every character of the
-prefix stands for itself.
+"failed" is an attempt that failed: the next call runs it again. "begun" is one that is
+under way, or crashed: baton once --show KEY tells which. "final" is an exit code of
+--final. Output is shown by baton once --show KEY. Every character of the prefix stands
+for itself.
 
-With -o json: an array of what "baton once --show" prints, without the output.
+With -o json: an array of what "baton once --show" prints, without the output of what is
+done, and without running.
 
 ` + exitTable,
 		Example: `  baton once ls
   baton once ls migrate/
-  baton once ls -o json | jq -r '.[] | select(.state == "begun" and .attempts > 3) | .key'`,
+  baton once ls -o json | jq -r '.[] | select(.state == "failed") | "\(.key) \(.exit)"'`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	a.queryFlags(cmd)
@@ -71,7 +75,7 @@ With -o json: an array of what "baton once --show" prints, without the output.
 		if asJSON {
 			views := make([]recordView, 0, len(all))
 			for _, rec := range all {
-				views = append(views, viewState(rec))
+				views = append(views, viewListed(rec))
 			}
 			return printJSON(a.stdout, views, true)
 		}
@@ -84,13 +88,25 @@ With -o json: an array of what "baton once --show" prints, without the output.
 	return cmd
 }
 
+// mostOfError is how much of an error a list shows.
+const mostOfError = 60
+
+// viewListed is a record as a list has it: the result of what is done is not there.
+func viewListed(rec driver.Record) recordView {
+	if rec.Done {
+		return viewState(rec)
+	}
+	return viewRecord(rec)
+}
+
 // recordList makes one row for each record.
 func recordList(all []driver.Record, now time.Time) [][]string {
-	rows := [][]string{{"KEY", "STATE", "ATTEMPTS", "LAST BY", "SINCE", "KEPT FOR"}}
+	rows := [][]string{{"KEY", "STATE", "ATTEMPTS", "LAST BY", "SINCE", "KEPT FOR", "FAILURE"}}
 	for _, rec := range all {
-		since, kept := "-", "-"
+		v := viewListed(rec)
+		since, kept, failure := "-", "-", "-"
 		last := rec.Began
-		if rec.Done {
+		if rec.Done || rec.Retry {
 			last = rec.Finished
 		}
 		if !last.IsZero() {
@@ -99,7 +115,15 @@ func recordList(all []driver.Record, now time.Time) [][]string {
 		if rec.Left > 0 {
 			kept = short(rec.Left)
 		}
-		rows = append(rows, []string{safe(rec.Key), viewState(rec).State, strconv.FormatInt(rec.Attempts, 10), ownerLabel(rec.Owner, false), since, kept})
+		switch {
+		case v.Exit != nil && v.Error != "":
+			failure = fmt.Sprintf("exit %d: %s", *v.Exit, v.Error)
+		case v.Exit != nil:
+			failure = fmt.Sprintf("exit %d", *v.Exit)
+		case v.Error != "":
+			failure = v.Error
+		}
+		rows = append(rows, []string{safe(rec.Key), v.State, strconv.FormatInt(rec.Attempts, 10), ownerLabel(rec.Owner, false), since, kept, cut(safe(failure), mostOfError)})
 	}
 	return rows
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/once"
 )
@@ -18,7 +19,7 @@ func (a *app) askOnce(ctx context.Context, key string, o *onceFlags) error {
 	if err != nil {
 		return err
 	}
-	ops, _, store, err := a.openOnce(ctx, o, "", nil, outlives)
+	ops, locks, store, err := a.openOnce(ctx, o, "", nil, outlives)
 	if err != nil {
 		return err
 	}
@@ -36,21 +37,49 @@ func (a *app) askOnce(ctx context.Context, key string, o *onceFlags) error {
 		}
 		return nil
 	}
-	rec, err := ops.Find(ctx, key)
-	if err != nil && !errors.Is(err, once.ErrNoRecord) {
+	rec, runner, err := findRunning(ctx, ops, locks, key)
+	if err != nil {
 		return err
 	}
-	rec.Key = key
 	v := viewRecord(rec)
+	if runner != nil {
+		running := len(runner.Holders) > 0
+		v.Running = &running
+	}
 	if asJSON {
 		return printJSON(a.stdout, v, true)
 	}
-	return a.printRecord(rec, v)
+	return a.printRecord(rec, v, runner)
+}
+
+// findRunning is what is recorded of an operation, and who holds its lock, nil if the
+// store does not tell.
+func findRunning(ctx context.Context, ops *once.Runner, locks *baton.Locker, key string) (rec driver.Record, runner *driver.KeyInfo, err error) {
+	for again := false; ; again = true {
+		rec, err = ops.Find(ctx, key)
+		if err != nil && !errors.Is(err, once.ErrNoRecord) {
+			return rec, nil, err
+		}
+		rec.Key = key
+		if again {
+			return rec, runner, nil
+		}
+		info, err := locks.Inspect(ctx, once.LockPrefix+key)
+		if err != nil {
+			return rec, nil, nil
+		}
+		runner = &info
+		if rec.Done || rec.Retry || len(info.Holders) > 0 {
+			return rec, runner, nil
+		}
+		// It may have ended between the two looks, and is then recorded by now.
+	}
 }
 
 type recordView struct {
 	Key      string     `json:"key"`
 	State    string     `json:"state"`
+	Running  *bool      `json:"running,omitempty"`
 	Attempts int64      `json:"attempts,omitempty"`
 	Token    string     `json:"token,omitempty"`
 	Owner    string     `json:"owner,omitempty"`
@@ -58,6 +87,7 @@ type recordView struct {
 	Finished *time.Time `json:"finished,omitempty"`
 	Left     float64    `json:"left,omitempty"`
 	Exit     *int       `json:"exit,omitempty"`
+	Error    string     `json:"error,omitempty"`
 	Stdout   string     `json:"stdout,omitempty"`
 	Stderr   string     `json:"stderr,omitempty"`
 	Omitted  int64      `json:"omitted,omitempty"`
@@ -66,14 +96,14 @@ type recordView struct {
 // viewRecord is a record with its output.
 func viewRecord(rec driver.Record) recordView {
 	v := viewState(rec)
-	if !rec.Done {
-		return v
-	}
 	t, err := decodeTranscript(rec.Result)
 	switch {
+	case !rec.Done && !rec.Retry:
 	case err == nil:
-		v.Exit, v.Omitted = &t.exit, t.omitted
+		v.Exit, v.Omitted, v.Error = &t.exit, t.omitted, string(t.output(0))
 		v.Stdout, v.Stderr = string(t.output(1)), string(t.output(2))
+	case rec.Retry:
+		v.Error = string(rec.Result)
 	case rec.Failed:
 		v.Stderr = string(rec.Result)
 	default:
@@ -89,8 +119,10 @@ func viewState(rec driver.Record) recordView {
 	case rec.Token == 0:
 		v.State = "none"
 		return v
-	case rec.Failed:
+	case rec.Retry:
 		v.State = "failed"
+	case rec.Failed:
+		v.State = "final"
 	case rec.Done:
 		v.State = "done"
 	}
@@ -106,9 +138,23 @@ func at(t time.Time) *time.Time {
 	return &t
 }
 
-func (a *app) printRecord(rec driver.Record, v recordView) error {
-	rows := [][]string{{"KEY", safe(rec.Key)}, {"STATE", v.State}}
+// stateMeans says what is not in the word of a state.
+func stateMeans(v recordView) string {
+	switch {
+	case v.State == "failed":
+		return "failed; the next call runs it again"
+	case v.State == "begun" && v.Running != nil && !*v.Running:
+		return "begun, and not running: it crashed, or the store was away when it ended; the next call runs it again"
+	}
+	return v.State
+}
+
+func (a *app) printRecord(rec driver.Record, v recordView, runner *driver.KeyInfo) error {
+	rows := [][]string{{"KEY", safe(rec.Key)}, {"STATE", stateMeans(v)}}
 	add := func(name, value string) { rows = append(rows, []string{name, value}) }
+	if runner != nil && len(runner.Holders) > 0 {
+		add("RUNNING", inTheWay(heldBy(*runner)))
+	}
 	if rec.Token != 0 {
 		by := "attempt " + strconv.FormatInt(rec.Attempts, 10)
 		if rec.Owner != "" {
@@ -125,11 +171,14 @@ func (a *app) printRecord(rec driver.Record, v recordView) error {
 		if v.Exit != nil {
 			add("EXIT", strconv.Itoa(*v.Exit))
 		}
+		if v.Error != "" {
+			add("ERROR", safe(v.Error))
+		}
 		if rec.Left > 0 {
 			add("KEPT FOR", short(rec.Left))
 		}
 	}
-	if err := table(a.stdout, rows); err != nil || !rec.Done {
+	if err := table(a.stdout, rows); err != nil {
 		return err
 	}
 	for _, out := range []struct{ name, text string }{{"stdout", v.Stdout}, {"stderr", v.Stderr}} {
@@ -146,7 +195,11 @@ func (a *app) printRecord(rec driver.Record, v recordView) error {
 		}
 	}
 	if v.Omitted > 0 {
-		_, err := fmt.Fprintf(a.stdout, "\n%d more bytes were not recorded\n", v.Omitted)
+		more := "more"
+		if rec.Retry {
+			more = "earlier"
+		}
+		_, err := fmt.Fprintf(a.stdout, "\n%d %s bytes were not recorded\n", v.Omitted, more)
 		return err
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -42,6 +43,10 @@ type app struct {
 	quiet    bool
 	verbose  bool
 
+	telling sync.Mutex
+	aloud   bool     // say prints at once
+	untold  []string // what say has not printed
+
 	metricsFile string
 	measured    *measured      // nil: not asked for
 	shown       metrics.Events // of a server
@@ -64,6 +69,7 @@ func run(args []string) int {
 	if !errors.As(err, &own) && !errors.As(err, new(ran)) {
 		err = usage("%w", misspelt(cmd, err)) // cobra's own: nothing ran
 	}
+	a.speakUp()
 	code := codeOf(err)
 	if own == nil || own.err != nil {
 		a.complain("%s", explain(err))
@@ -129,8 +135,8 @@ func (a *app) root() *cobra.Command {
 	flags := root.PersistentFlags()
 	flags.SortFlags = false
 	flags.StringVarP(&a.storeURL, "store", "b", "", `URL of the store ("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
-	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
-	flags.BoolVarP(&a.verbose, "verbose", "v", false, "log what happens to standard error")
+	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors, on a terminal too")
+	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say everything at once, and log what happens, to standard error")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
 		&cobra.Group{ID: "store", Title: "Look at stores:"}, &cobra.Group{ID: "learn", Title: "Learn:"})
@@ -214,16 +220,50 @@ func (a *app) json() (bool, error) {
 	return false, usage("-o %s: it is text or json", safe(a.output))
 }
 
-// say prints a message to the user; complain does so even if quiet.
+// attended reports whether a person sees what is printed, as far as is known.
+var attended = func(to *os.File) bool { return term.IsTerminal(int(to.Fd())) }
+
+// mostUntold is how many messages wait; older ones are dropped.
+const mostUntold = 100
+
+// say tells the user something that is no trouble. Where standard error is no terminal
+// that waits until there is trouble, and is dropped if the command succeeds without any:
+// cron mails whatever is printed. It is not told if quiet.
 func (a *app) say(format string, args ...any) {
-	if !a.quiet {
-		a.complain(format, args...)
+	if a.quiet {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	a.telling.Lock()
+	if !a.aloud && !a.verbose && !attended(a.stderr) {
+		a.untold = append(a.untold, text)
+		a.untold = a.untold[max(0, len(a.untold)-mostUntold):]
+		a.telling.Unlock()
+		return
+	}
+	a.telling.Unlock()
+	a.print(text)
+}
+
+// complain tells of trouble, even if quiet, and before it all that say was told.
+func (a *app) complain(format string, args ...any) {
+	a.speakUp()
+	a.print(fmt.Sprintf(format, args...))
+}
+
+// speakUp has say print at once, and what it was told before.
+func (a *app) speakUp() {
+	a.telling.Lock()
+	untold := a.untold
+	a.aloud, a.untold = true, nil
+	a.telling.Unlock()
+	for _, text := range untold {
+		a.print(text)
 	}
 }
 
-func (a *app) complain(format string, args ...any) {
-	text := credentials.ReplaceAllString(fmt.Sprintf(format, args...), "${1}***@")
-	fmt.Fprintf(a.stderr, "baton: %s\n", text)
+func (a *app) print(text string) {
+	fmt.Fprintf(a.stderr, "baton: %s\n", credentials.ReplaceAllString(text, "${1}***@"))
 }
 
 // credentials are the part of a URL before the hosts.

@@ -174,7 +174,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	}
 	defer shut(store)
 	if !store.Traits().Processes {
-		a.say("store %s is not shared with other processes: this lock keeps no other process out", store.Traits().Store)
+		a.complain("store %s is not shared with other processes: this lock keeps no other process out", store.Traits().Store)
 	}
 
 	sigs, stop := listenForCommand()
@@ -275,7 +275,7 @@ func listenForCommand() (sigs chan os.Signal, stop func()) {
 
 // skipped is the end of a run that did not get the lock.
 func (r *running) skipped(a *app, err error) error {
-	if r.skipOK {
+	if r.skipOK || r.conflict == 0 {
 		if a.measured != nil {
 			a.measured.skipped = true
 		}
@@ -291,11 +291,12 @@ func (r *running) skipped(a *app, err error) error {
 // ending is how a command under a lock ended.
 type ending struct {
 	code int
-	err  error // why it could not be started
-	lost error // the lease was lost
-	own  bool  // the command was not stopped: code is its own, even if the lease was lost
-	last bool  // do not start it again: a signal asked it to end, or something of it is left
-	late bool  // --max-hold was over and the command was stopped
+	sig  syscall.Signal // that ended it; 0: none
+	err  error          // why it could not be started
+	lost error          // the lease was lost
+	own  bool           // the command was not stopped: code is its own, even if the lease was lost
+	last bool           // do not start it again: a signal asked it to end, or something of it is left
+	late bool           // --max-hold was over and the command was stopped
 }
 
 const wantsTerminal = "the command wants the terminal, which is no longer ours: it was hung up"
@@ -339,7 +340,9 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			default:
 			}
 			end := a.done(lease, r, child, trust)
-			if sig, terminal := child.KilledBy(); end.lost == nil && (terminal && !(byAsk && sig == syscall.Signal(r.onAsk)) || sig == passed) {
+			sig, terminal := child.KilledBy()
+			end.sig = sig
+			if end.lost == nil && (terminal && !(byAsk && sig == syscall.Signal(r.onAsk)) || sig == passed) {
 				a.death = death{sig: sig, unheard: sig != passed}
 			}
 			return end

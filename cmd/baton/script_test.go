@@ -29,7 +29,16 @@ func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); name != "baton" && name != "helper" && signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
-	testscript.Main(m, map[string]func(){"baton": main, "helper": helper})
+	testscript.Main(m, map[string]func(){"baton": manned, "helper": helper})
+}
+
+// manned is baton as at a terminal, unless CRON says otherwise: most scripts wait for what
+// it says, or look at that.
+func manned() {
+	if os.Getenv("CRON") == "" {
+		attended = func(*os.File) bool { return true }
+	}
+	main()
 }
 
 // Each script in testdata/script is a case. Beside the commands of testscript
@@ -70,6 +79,7 @@ func runScripts(t *testing.T, dir string, setup func(*testscript.Env) error) {
 			env.Setenv("GORACE", os.Getenv("GORACE"))
 			env.Setenv("DOCS", docs)
 			env.Setenv("TAB", "\t")
+			env.Setenv("DAY", time.Now().Format(time.DateOnly))
 			env.Setenv("ESC", "\x1b[2J")
 			env.Setenv("RTL", "a\u202eb")
 			env.Setenv("LONG", strings.Repeat("k", 513))
@@ -139,7 +149,7 @@ func cmdStart(ts *testscript.TestScript, neg bool, args []string) {
 	cmd := exec.Command(path, args[2:]...)
 	cmd.Dir = ts.MkAbs(".")
 	cmd.Env = append(os.Environ(), "PWD="+cmd.Dir)
-	for _, name := range []string{"HOME", "XDG_STATE_HOME", "PATH", "TMPDIR", "WORK", "BATON_STORE", "BATON_HANDLE"} {
+	for _, name := range []string{"HOME", "XDG_STATE_HOME", "PATH", "TMPDIR", "WORK", "BATON_STORE", "BATON_HANDLE", "CRON"} {
 		cmd.Env = append(cmd.Env, name+"="+ts.Getenv(name))
 	}
 	out, err := os.Create(ts.MkAbs(args[0] + ".out"))

@@ -105,7 +105,10 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
-	cmd.RunE = does(func(ctx context.Context, _ []string) error { return a.serve(ctx, k) })
+	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+		a.speakUp() // what it says is a log
+		return a.serve(ctx, k)
+	})
 	return cmd
 }
 

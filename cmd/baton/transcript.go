@@ -16,7 +16,8 @@ import (
 )
 
 // A transcript is what a command has left: its exit code and its output, each piece
-// with the number of its stream, in the order in which it was read. It is recorded as
+// with the number of its stream, in the order in which it was read. Of one that failed,
+// a piece of stream 0 says what else baton knows of its end. It is recorded as
 //
 //	baton-once 1 EXIT OMITTED
 //	STREAM LENGTH
@@ -29,7 +30,7 @@ type transcript struct {
 }
 
 type piece struct {
-	stream int // 1 or 2
+	stream int // 0, 1 or 2
 	data   []byte
 }
 
@@ -70,7 +71,7 @@ func decodeTranscript(text []byte) (*transcript, error) {
 	t := &transcript{exit: int(exit), omitted: omitted}
 	for len(rest) > 0 {
 		stream, n, ok := two()
-		if !ok || stream < 1 || stream > 2 || n < 0 || n > int64(len(rest)) {
+		if !ok || stream < 0 || stream > 2 || n < 0 || n > int64(len(rest)) {
 			return nil, errNotTranscript
 		}
 		t.pieces = append(t.pieces, piece{int(stream), rest[:n]})
@@ -94,7 +95,10 @@ func (t *transcript) output(stream int) []byte {
 func (t *transcript) replay(stdout, stderr io.Writer) error {
 	for _, p := range t.pieces {
 		to := stdout
-		if p.stream == 2 {
+		switch p.stream {
+		case 0:
+			continue
+		case 2:
 			to = stderr
 		}
 		if _, err := to.Write(p.data); err != nil {
@@ -115,7 +119,72 @@ type recorder struct {
 	mu   sync.Mutex
 	text transcript
 	size int // of text, encoded
+	last []piece
 	open bool
+}
+
+// mostOfFailure is how many bytes at the end of the output of a command that failed can be
+// kept.
+const mostOfFailure = 3 << 10
+
+// A failedRun is a command that failed, and left no outcome.
+type failedRun struct {
+	*exit
+	left transcript
+}
+
+func (f *failedRun) Unwrap() error { return f.exit }
+
+// failed is the end of a command, of which baton knows more by why, with the end of its
+// output if that is to be kept.
+func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
+	f := &failedRun{end, transcript{exit: end.code}}
+	if why != "" {
+		f.left.pieces = []piece{{0, []byte(cut(credentials.ReplaceAllString(why, "${1}***@"), 500))}}
+	}
+	if !output {
+		return f
+	}
+	first := len(f.left.pieces)
+	f.left.omitted = r.text.omitted
+	for _, p := range r.text.pieces {
+		f.left.omitted += int64(len(p.data))
+	}
+	for _, p := range r.last {
+		f.left.omitted -= int64(len(p.data))
+	}
+	f.left.pieces = append(f.left.pieces, r.last...)
+	for len(f.left.encode()) > check.MaxFailure { // of very many pieces
+		f.left.omitted += int64(len(f.left.pieces[first].data))
+		f.left.pieces = slices.Delete(f.left.pieces, first, first+1)
+	}
+	return f
+}
+
+// failureText is what a record keeps of the end of an attempt.
+func failureText(err error) string {
+	if f, ok := errors.AsType[*failedRun](err); ok {
+		return string(f.left.encode())
+	}
+	return credentials.ReplaceAllString(err.Error(), "${1}***@")
+}
+
+// keepLast keeps the end of the output.
+func (r *recorder) keepLast(stream int, data []byte) {
+	data = data[max(0, len(data)-mostOfFailure):]
+	if n := len(r.last); n > 0 && r.last[n-1].stream == stream {
+		r.last[n-1].data = append(r.last[n-1].data, data...)
+	} else {
+		r.last = append(r.last, piece{stream, bytes.Clone(data)})
+	}
+	size := 0
+	for i := len(r.last) - 1; i >= 0; i-- {
+		if size += len(r.last[i].data); size > mostOfFailure {
+			r.last[i].data = bytes.Clone(r.last[i].data[size-mostOfFailure:])
+			r.last = slices.Delete(r.last, 0, i)
+			return
+		}
+	}
 }
 
 // record makes a recorder. What it keeps does not depend on whether a process reads
@@ -246,6 +315,7 @@ func (r *recorder) keep(stream int, data []byte) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.keepLast(stream, data)
 	t := &r.text
 	last := len(t.pieces) - 1
 	head := 0

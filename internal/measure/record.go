@@ -31,7 +31,7 @@ type Report struct {
 	Repetitions int // planned
 
 	// Rounded says that figures are not as they were measured: of each one there is the median,
-	// with three digits, and the lowest and the highest, which were read from a picture.
+	// with three digits, and the lowest and the highest, with two or three.
 	Rounded bool
 }
 
@@ -168,7 +168,7 @@ func (r *Report) Method(l language.Language) []string {
 			"时间是加锁与解锁之和。抖动是同一个 goroutine 相邻两次加锁的时间平均差多少。所有 goroutine 得到的一样多时 Jain 指数是 1，n 个中只有一个得到全部时是 1/n。",
 		}
 		if r.Rounded {
-			all = append(all, "这次运行的各轮数字没有保存：中位数保留三位，最低和最高是从图上读出的。")
+			all = append(all, "这次运行的各轮数字没有保存：中位数保留三位，竖条的两端保留两到三位。")
 		}
 		return all
 	}
@@ -180,7 +180,7 @@ func (r *Report) Method(l language.Language) []string {
 		"Times are those of lock and unlock together. Jitter is how much two locks of the same goroutine that follow each other differ, in the mean. Jain's index is 1 if all are served alike and 1/n if one of n has everything.",
 	}
 	if r.Rounded {
-		all = append(all, "The single repetitions of this run were not kept: medians have three digits, and the lowest and the highest were read from a picture.")
+		all = append(all, "The single repetitions of this run were not kept: medians have three digits, and the ends of the bars two or three.")
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	cluster "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
 	manager "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"github.com/goccy/go-yaml"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -27,7 +28,14 @@ func TestPage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, found := pagecode.Marked(string(page), "envoy")
+	for mark, inner := range map[string]int{"envoy": 2, "envoy-tls": 3} {
+		t.Run(mark, func(t *testing.T) { testConfiguration(t, string(page), mark, inner) })
+	}
+}
+
+// testConfiguration tries a block of a page, with that many messages within others.
+func testConfiguration(t *testing.T, page, mark string, messages int) {
+	text, found := pagecode.Marked(page, mark)
 	config, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil || !found {
 		t.Fatal(found, err)
@@ -50,7 +58,10 @@ func TestPage(t *testing.T) {
 	for _, options := range backend.GetTypedExtensionProtocolOptions() {
 		inner = append(inner, options)
 	}
-	if len(inner) != 2 {
+	if socket := backend.GetTransportSocket(); socket != nil {
+		inner = append(inner, socket.GetTypedConfig())
+	}
+	if len(inner) != messages {
 		t.Errorf("%d messages within", len(inner))
 	}
 	for _, one := range inner {

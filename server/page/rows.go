@@ -248,12 +248,14 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	}
 	last := rec.Began
 	switch {
-	case rec.Failed:
+	case rec.Retry:
 		v.State = "failed"
+	case rec.Failed:
+		v.State = "final"
 	case rec.Done:
 		v.State = "done"
 	}
-	if rec.Done {
+	if rec.Done || rec.Retry {
 		last = rec.Finished
 	}
 	if !last.IsZero() {

@@ -166,9 +166,9 @@ const columns = {
       if (!cell.firstChild) cell.append(el("span", "tag"));
       put(cell.firstChild, t("state." + row.state));
       toggle(cell.firstChild, "good", row.state === "done");
-      toggle(cell.firstChild, "bad", row.state === "failed");
+      toggle(cell.firstChild, "bad", row.state === "failed" || row.state === "final");
     }],
-    ["attempts", "num", (cell, row) => { put(cell, number(row.attempts)); toggle(cell, "many", row.attempts > 1 && row.state === "begun"); }],
+    ["attempts", "num", (cell, row) => { put(cell, number(row.attempts)); toggle(cell, "many", row.attempts > 1 && (row.state === "begun" || row.state === "failed")); }],
     ["lastBy", "wide", owner],
     ["last", "num", (cell, row) => put(cell, row.last ? t("ago", { time: span(Date.now() - row.last) }) : "–")],
     ["keptFor", "num", (cell, row) => put(cell, row.until ? span(row.until - now()) : "–")],

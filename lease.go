@@ -183,7 +183,7 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 		return r.Rename(call, c, owner)
 	})
 	k.mu.Lock()
-	k.commit(k.acq.Renamed(owner, err))
+	k.commit(k.acq.Renamed(lk.clock.Now(), owner, err))
 	if lost := l.Err(); lost != nil {
 		return lost
 	}
@@ -217,21 +217,26 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	unsure := false // an earlier attempt may have taken effect
-	for {
-		sent := lk.clock.Coarse()
-		call, cancel := context.WithTimeout(ctx, min(end.Sub(sent), k.acq.Terms().TTL/4))
-		g, err := d.Downgrade(call, c, k.acq.Terms().StoreTTL())
-		cancel()
-		if err == nil {
-			return l.downgraded(sent, g)
+	var at acquire.Moment
+	var g driver.Grant
+	unsure, err := lk.insist(ctx, k.acq.Terms(), func(call context.Context, sent acquire.Moment) (err error) {
+		if lost := l.Err(); lost != nil {
+			return lost
 		}
-		unsure = unsure || acquire.Unknown(err)
-		if !acquire.Final(err) && ctx.Err() == nil && lk.clock.Now() < end && sleep(ctx, acquire.MinPause) == nil {
-			continue
+		call, cancel := context.WithTimeout(call, end.Sub(sent))
+		defer cancel()
+		at = sent
+		if g, err = d.Downgrade(call, c, k.acq.Terms().StoreTTL()); err != nil {
+			k.mu.Lock()
+			k.acq.Unanswered(blame(ctx, err))
+			k.commit(0)
 		}
+		return err
+	})
+	if err != nil {
 		return l.downgradeFailed(blame(ctx, err), unsure)
 	}
+	return l.downgraded(at, g)
 }
 
 // beginDowngrade keeps the lock from being renewed, handed over, or nested in
@@ -347,8 +352,9 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 // TTL, at least 1s and at most about 5s. A second call does nothing and returns the
 // same error, or nil while the first call is under way.
 //
-// Its error is a *LostError if the lease ended first; another holder may have had
-// the lock since. An error that is ErrUnknown or ErrUnavailable says that the store
+// Its error is a *LostError if the lease ended before the call; another holder may have
+// had the lock since. A lease that expires while the store is slow to release it was not
+// lost. An error that is ErrUnknown or ErrUnavailable says that the store
 // did not answer: the Locker continues to ask in the background, and the lock
 // expires within the TTL, or at the end of its MinHold if that is later.
 func (l *Lease) Unlock() error {
@@ -403,13 +409,16 @@ func (l *Lease) unlockLost(e acquire.Effects) error {
 }
 
 // giveBack releases the lock in the store, or leaves it taken until the end of its
-// MinHold.
+// MinHold. The lease was valid until Unlock was called, at now.
 func (l *Lease) giveBack(now acquire.Moment) error {
 	k := l.keeper
 	lk, t := k.locker, k.acq.Terms()
 	c, keep, known := k.quit()
 	if !known {
-		return k.lostError()
+		if lost, _ := errors.AsType[*LostError](k.lostError()); lost != nil && lost.Cause == Gone {
+			return lost
+		}
+		return l.endedMeanwhile(keep)
 	}
 	within, patience := t.StoreTTL(), min(max(t.TTL, time.Second), 5*time.Second)
 	var leave func(began acquire.Moment, d time.Duration) error // until the end of a MinHold
@@ -428,7 +437,7 @@ func (l *Lease) giveBack(now acquire.Moment) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, driver.ErrLost):
-		return &LostError{Key: c.Key, Token: l.token, Cause: Gone}
+		return l.endedMeanwhile(keep)
 	case acquire.Final(err):
 	case leave != nil:
 		lk.later(c.Key, t, leave)
@@ -436,6 +445,20 @@ func (l *Lease) giveBack(now acquire.Moment) error {
 		lk.abandon(c, t)
 	}
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
+}
+
+// endedMeanwhile is the error of an Unlock of a valid lease whose claim the store does not
+// know any more. If the answer came after the end of the lease, the claim may have expired
+// since Unlock was called, which is no loss. keep is the end of the MinHold.
+func (l *Lease) endedMeanwhile(keep acquire.Moment) error {
+	k := l.keeper
+	switch now := k.locker.clock.Now(); {
+	case now < k.acq.Deadline():
+		return &LostError{Key: l.Key(), Token: l.token, Cause: Gone}
+	case now < keep:
+		return fmt.Errorf("baton: unlock %q: %w: it was not kept for its MinHold: the store was asked to, and answered when the lease had expired", l.Key(), ErrUnavailable)
+	}
+	return nil
 }
 
 // nest answers a request for the key of this lease that comes with its context.

@@ -309,6 +309,46 @@ func TestLostByADowngradeUntilUnlock(t *testing.T) {
 	})
 }
 
+// A store that refuses a downgrade until the lease ends is asked now and then, and the loss
+// says what the store said.
+func TestDowngradeOfAStoreOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		lease := mustLock(t, newLocker(t, store, baton.Config{}), "k")
+		refused, asked := errors.New("the server is in maintenance"), 0
+		store.onDowngrade = func(context.Context, driver.Claim, time.Duration) (driver.Grant, error) {
+			asked++
+			return driver.Grant{}, errors.Join(driver.ErrUnavailable, refused)
+		}
+		began := time.Now()
+		err := lease.Downgrade(t.Context())
+		if !errors.Is(err, baton.ErrLost) || !errors.Is(err, refused) {
+			t.Errorf("Downgrade: %v", err)
+		}
+		if d := time.Since(began); d < 13*time.Second || d > 15*time.Second || asked < 20 || asked > 100 {
+			t.Errorf("the store was asked %d times in %v", asked, d)
+		}
+	})
+}
+
+// A lease that is lost for a reason of the store ends an Extend at once.
+func TestExtendEndsWithTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		lease := mustLock(t, newLocker(t, store, baton.Config{TTL: 2 * time.Second}), "k")
+		store.set(func() {
+			store.onRenew = func(_ context.Context, c []driver.Claim, _ time.Duration) []driver.Renewal {
+				return unavailable(len(c))
+			}
+		})
+		time.Sleep(time.Second) // a renewal has failed
+		began := time.Now()
+		if _, err := lease.Extend(t.Context()); !errors.Is(err, baton.ErrLost) || time.Since(began) > 1500*time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}
+
 // A downgrade that was never sent changes nothing.
 func TestDowngradeWithAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

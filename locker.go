@@ -470,6 +470,9 @@ func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx cont
 		if err == nil {
 			return false, nil
 		}
+		if errors.Is(err, ErrLost) { // whatever the last error of the store was
+			return unsure, err
+		}
 		unsure = unsure || acquire.Unknown(err)
 		past := l.clock.Coarse().Sub(began)
 		if acquire.Final(err) || past > t.Patience() && try >= acquire.MinTries || sleep(ctx, t.Pause(past)) != nil {

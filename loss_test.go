@@ -440,6 +440,50 @@ func TestEventsAndCauses(t *testing.T) {
 	})
 }
 
+// The store stands still while it is asked to release a lock that it has just handed over:
+// the short claim of the hand-over ends before the release is carried out. The lease was
+// valid until Unlock was called, so it was not lost.
+func TestUnlockThatOutlastsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, store.Store, baton.Config{})
+		first := mustLock(t, other, "k")
+		done := make(chan error, 1)
+		go func() {
+			done <- l.Do(t.Context(), "k", func(context.Context, *baton.Lease) error {
+				store.set(func() {
+					store.onRelease = func(_ context.Context, c driver.Claim) error {
+						time.Sleep(1800 * time.Millisecond)
+						return store.Store.Release(context.Background(), c)
+					}
+				})
+				return nil
+			})
+		}()
+		synctest.Wait()
+		mustUnlock(t, first)
+		if err := <-done; err != nil {
+			t.Errorf("Do: %v", err)
+		}
+		mustUnlock(t, mustLock(t, other, "k"))
+	})
+}
+
+// A store that answers in time that it does not know the lease says so of the lease.
+func TestUnlockOfABrokenLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l := newLocker(t, store, baton.Config{})
+		lease := mustLock(t, l, "k")
+		if _, err := l.Break(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if lost, ok := errors.AsType[*baton.LostError](lease.Unlock()); !ok || lost.Cause != baton.Gone {
+			t.Errorf("Unlock: %v", lost)
+		}
+	})
+}
+
 // The margin is kept even if the store grants a shorter TTL.
 func TestMarginIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -242,6 +242,22 @@ func TestMinHoldThatEndsBeforeItsAnswer(t *testing.T) {
 	})
 }
 
+// The lease expires before the store is able to leave the lock taken: that is no loss, and
+// the MinHold was not kept.
+func TestMinHoldOfALeaseThatExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newHooked()
+		lease := mustLock(t, newLocker(t, store, baton.Config{TTL: 3 * time.Second}), "k", baton.MinHold(time.Hour))
+		store.onMove = func(_ context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
+			time.Sleep(4 * time.Second)
+			return store.Store.Move(context.Background(), c, id, owner, ttl)
+		}
+		if err := lease.Unlock(); errors.Is(err, baton.ErrLost) || !errors.Is(err, baton.ErrUnavailable) || !strings.Contains(err.Error(), "MinHold") {
+			t.Errorf("Unlock: %v", err)
+		}
+	})
+}
+
 // The store does not answer while the lock is to be left taken, and Unlock gives up. The
 // Locker goes on to ask, and the lock stays taken for its time.
 func TestMinHoldThroughAnOutage(t *testing.T) {

@@ -93,14 +93,23 @@ func (a *Machine) Detachable() bool { return a.phase == held && a.refs == 1 }
 func (a *Machine) Pin() { a.pinned = true }
 
 // Renamed takes the store's answer, which may come after the lease has ended.
-func (a *Machine) Renamed(owner string, err error) Effects {
+func (a *Machine) Renamed(now Moment, owner string, err error) Effects {
 	switch {
 	case err == nil:
 		a.claim.Owner = owner
 	case errors.Is(err, driver.ErrLost):
-		return a.Lose(Gone)
+		return a.gone(now)
 	}
 	return 0
+}
+
+// gone ends an acquisition that the store does not know any more. After its deadline that
+// tells nothing: it may have expired since the store was asked.
+func (a *Machine) gone(now Moment) Effects {
+	if end, why := a.ValidUntil(); now >= end {
+		return a.Lose(why)
+	}
+	return a.Lose(Gone)
 }
 
 // Unlock counts one Unlock of a lease. The last one ends the lease if it was not
@@ -173,6 +182,9 @@ func (a *Machine) Downgraded(sent Moment, g driver.Grant) Effects {
 	return LeaveQueue // callers behind may hold together with this one
 }
 
+// Unanswered notes why the store did not downgrade the lock so far.
+func (a *Machine) Unanswered(err error) { a.lastErr = err }
+
 // DowngradeFailed takes the store's error. unsure says that the downgrade may have
 // taken effect: the kind of the lock is then unknown, and the lease is lost.
 func (a *Machine) DowngradeFailed(now Moment, err error, unsure bool) (e Effects) {
@@ -182,7 +194,7 @@ func (a *Machine) DowngradeFailed(now Moment, err error, unsure bool) (e Effects
 	}
 	switch {
 	case valid && errors.Is(err, driver.ErrLost):
-		return a.Lose(Gone)
+		return a.gone(now)
 	case valid && !unsure:
 		a.wake = now
 	case valid:

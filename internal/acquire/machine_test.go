@@ -381,7 +381,10 @@ func leaseRows() []row {
 		return newMachine().isLeased().with(func(m *machine) { _ = m.Nest(writer.reentrant, writer.weight, writer.capacity) })
 	}
 	renamed := func(err error) func(*machine) Effects {
-		return func(m *machine) Effects { return m.Renamed("new", err) }
+		return func(m *machine) Effects { return m.Renamed(at(20*ms), "new", err) }
+	}
+	renamedLate := func(m *machine) Effects {
+		return m.Renamed(at(2700*ms), "new", driver.ErrLost)
 	}
 	owner := func(name string) func(*machine) error {
 		return func(m *machine) error { return want("owner", m.claim.Owner, name) }
@@ -405,6 +408,7 @@ func leaseRows() []row {
 		{"renamed while it is downgraded", newMachine().isDowngrading(), renamed(nil), 0, downgrading, 1000 * ms, owner("new")},
 		{"not renamed: the store does not answer", newMachine().isLeased(), renamed(driver.ErrUnknown), 0, held, 1000 * ms, owner("")},
 		{"not renamed: the lock is lost", newMachine().isLeased(), renamed(driver.ErrLost), ending | ReportLoss, ended, never, lostBy(Gone, 7*64)},
+		{"not renamed: the lock has expired meanwhile", newMachine().isLeased(), renamedLate, ending | ReportLoss, ended, never, lostBy(Expired, 7*64)},
 		{"not renamed, after the lease was lost", newMachine().isLost(Expired), renamed(driver.ErrLost), 0, ended, never, lostBy(Expired, 7*64)},
 
 		{"unlocked while others count on it", nested(), unlock(100 * ms), 0, held, 1000 * ms, refs(1)},

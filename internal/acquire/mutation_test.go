@@ -155,7 +155,11 @@ var mutations = []mutation{
 	},
 	{
 		"a rename that finds no holder ends the lease", heldFile,
-		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.Lose(Gone)", "",
+		"case errors.Is(err, driver.ErrLost):\n\t\treturn a.gone(now)", "",
+	},
+	{
+		"what the store does not know after the deadline has expired", heldFile,
+		"if end, why := a.ValidUntil(); now >= end {\n\t\treturn a.Lose(why)\n\t}\n\treturn a.Lose(Gone)", "return a.Lose(Gone)",
 	},
 	{
 		"a downgrade that ends after the unlock releases nothing that is left taken", heldFile,

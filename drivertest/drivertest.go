@@ -51,7 +51,7 @@ type Harness struct {
 	Open func(t T, n int) []driver.Locks
 
 	// OpenOwn does the same on a server that no other case uses, for the few cases
-	// that call Restart. If it is nil, Open is used for those, too.
+	// that call Restart or Fill. If it is nil, Open is used for those, too.
 	OpenOwn func(t T, n int) []driver.Locks
 
 	// FakeTime runs each case in a testing/synctest bubble. The store must
@@ -78,6 +78,10 @@ type Harness struct {
 	// Put puts something under key that is not a lock, and that Acquire
 	// must refuse with a *driver.NotLockError.
 	Put func(t T, key string, l driver.Locks)
+
+	// Fill uses up the memory or the disk of the store, so that it has no space for
+	// locks that are new. empty gives it back.
+	Fill func(t T, locks []driver.Locks) (empty func())
 
 	// Depend begins a transaction of a user and makes it depend on the lease by the
 	// store's InTx. end commits it. If err is not nil the transaction was rolled
@@ -189,6 +193,7 @@ var (
 	restart    = power("Harness.Restart", func(h Harness) bool { return h.Restart != nil })
 	reconnect  = power("Harness.Reconnect", func(h Harness) bool { return h.Reconnect != nil })
 	deletion   = power("Harness.Delete", func(h Harness) bool { return h.Delete != nil })
+	filling    = power("Harness.Fill", func(h Harness) bool { return h.Fill != nil })
 	foreign    = power("Harness.Put", func(h Harness) bool { return h.Put != nil })
 )
 
@@ -248,7 +253,7 @@ func (c testCase) play(r *recorder, h Harness) {
 		r.paused, r.slow = t.pauses()
 	}()
 	open := h.Open
-	if h.OpenOwn != nil && slices.ContainsFunc(c.needs, func(n need) bool { return n.name == restart.name }) {
+	if h.OpenOwn != nil && slices.ContainsFunc(c.needs, func(n need) bool { return n.name == restart.name || n.name == filling.name }) {
 		open = h.OpenOwn
 	}
 	t.locks = open(r, handles)
@@ -297,7 +302,7 @@ func cases() []testCase {
 	seen := map[string]bool{}
 	for _, group := range [][]testCase{
 		exclusionCases, tokenCases, idempotentCases, repeatedCases, queueCases, boundedCases, sharedCases, permitCases, downgradeCases, moveCases, renameCases, togetherCases, dependenceCases,
-		overlapCases, batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
+		overlapCases, fullCases, batchCases, foreignCases, requestCases, inspectCases, watchCases, memberCases, raceCases,
 	} {
 		for _, c := range group {
 			if seen[c.name] {

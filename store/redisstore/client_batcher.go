@@ -317,7 +317,7 @@ func (s *Store) several(ctx context.Context, batch []*operation) {
 		if err != nil {
 			o.err = notTheirs(err)
 		} else if o.answer = answers[i]; text(o.answer) != "" {
-			o.err = fmt.Errorf("redis: %w: %w", driver.ErrUnknown, &wire.ServerError{Text: text(o.answer)})
+			o.err = failure(&wire.ServerError{Text: text(o.answer)})
 		}
 	}
 }

@@ -117,6 +117,64 @@ func TestSlotMoves(t *testing.T) {
 	}
 }
 
+// While a slot is being moved, whatever is held there is renewed and released, for as long
+// as the move takes.
+func TestHeldWhileASlotMoves(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	cluster := testserver.RedisCluster(t) // others would meet the moving slot
+	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	const tagged = "{moving}"
+	from, to := owners(t, cluster, slot(tagged))
+	var held []driver.Claim
+	for i, kind := range [][2]int64{{driver.Whole, driver.Whole}, {1, driver.Whole}, {1, driver.Whole}, {2, 5}, {3, 5}} {
+		c := claimOf(fmt.Sprint(tagged, kind[1]), "holder")
+		if kind[0] == driver.Whole {
+			c.Key = tagged + "exclusive"
+		}
+		c.Weight, c.Capacity = kind[0], kind[1]
+		c, _ = take(t, s, c, time.Minute, false)
+		held = append(held, c)
+		if i == 2 {
+			c.Key, c.ID, c.Ticket = tagged+"alone", driver.NewID(), 0
+			c, _ = take(t, s, c, time.Minute, false)
+			held = append(held, c)
+		}
+	}
+	n, err := s.names.of(held[0].Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the counter is gone", 10*time.Second, func() bool {
+		left, err := from.Do("EXISTS", n.counter)
+		return err == nil && left == "0"
+	})
+	beginMove(t, slot(tagged), from, to)
+	for i, r := range s.Renew(t.Context(), held, time.Minute) {
+		if r.State != driver.Held || r.Grant.Token != -held[i].Ticket {
+			t.Errorf("claim %d: %+v, want it held", i, r)
+		}
+	}
+	for i, c := range held {
+		if err := s.Release(t.Context(), c); err != nil {
+			t.Errorf("release claim %d: %v", i, err)
+		}
+		if err := s.Release(t.Context(), c); err == nil {
+			t.Errorf("claim %d was released twice", i)
+		}
+	}
+	for _, server := range []*testserver.RedisServer{from, to} {
+		if _, err := server.Do("CLUSTER", "SETSLOT", strconv.Itoa(int(slot(tagged))), "STABLE"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range held {
+		c.ID, c.Ticket, c.Weight, c.Capacity = driver.NewID(), 0, driver.Whole, driver.Whole
+		c, _ = take(t, s, c, time.Minute, false)
+		mustRelease(t, s, c)
+	}
+}
+
 // owners finds the server of a slot, and another one. After earlier moves the
 // servers may need a moment to agree.
 func owners(t *testing.T, c *testserver.Cluster, at uint16) (owner, other *testserver.RedisServer) {
@@ -158,18 +216,8 @@ func agree(t *testing.T, c *testserver.Cluster) {
 // move moves a slot as redis-cli does.
 func move(t *testing.T, at uint16, from, to *testserver.RedisServer) {
 	t.Helper()
-	do := func(n *testserver.RedisServer, args ...string) string {
-		t.Helper()
-		reply, err := n.Do(args...)
-		if err != nil {
-			t.Fatalf("move a slot: %s: %v", strings.Join(args, " "), err)
-		}
-		return reply
-	}
-	number := strconv.Itoa(int(at))
-	source, target := do(from, "CLUSTER", "MYID"), do(to, "CLUSTER", "MYID")
-	do(to, "CLUSTER", "SETSLOT", number, "IMPORTING", source)
-	do(from, "CLUSTER", "SETSLOT", number, "MIGRATING", target)
+	do := func(n *testserver.RedisServer, args ...string) string { return mustDo(t, n, args...) }
+	number, target := strconv.Itoa(int(at)), beginMove(t, at, from, to)
 	host, port, _ := net.SplitHostPort(to.Addr)
 	for {
 		keys := do(from, "CLUSTER", "GETKEYSINSLOT", number, "100")
@@ -182,6 +230,26 @@ func move(t *testing.T, at uint16, from, to *testserver.RedisServer) {
 	}
 	do(to, "CLUSTER", "SETSLOT", number, "NODE", target)
 	do(from, "CLUSTER", "SETSLOT", number, "NODE", target)
+}
+
+// beginMove is the first step of move. It returns the name of the server to which the slot
+// moves.
+func beginMove(t *testing.T, at uint16, from, to *testserver.RedisServer) (target string) {
+	t.Helper()
+	number := strconv.Itoa(int(at))
+	source, target := mustDo(t, from, "CLUSTER", "MYID"), mustDo(t, to, "CLUSTER", "MYID")
+	mustDo(t, to, "CLUSTER", "SETSLOT", number, "IMPORTING", source)
+	mustDo(t, from, "CLUSTER", "SETSLOT", number, "MIGRATING", target)
+	return target
+}
+
+func mustDo(t *testing.T, n *testserver.RedisServer, args ...string) string {
+	t.Helper()
+	reply, err := n.Do(args...)
+	if err != nil {
+		t.Fatalf("move a slot: %s: %v", strings.Join(args, " "), err)
+	}
+	return reply
 }
 
 // Limits that one request asks for lie on one slot.

@@ -70,6 +70,15 @@ func singleHarness(open func(t drivertest.T, addr string) *Store) drivertest.Har
 		Put: func(t drivertest.T, key string, l driver.Locks) {
 			put(t, l.(*Store), key)
 		},
+		Fill: func(t drivertest.T, locks []driver.Locks) (empty func()) {
+			most := func(bytes string) {
+				if _, err := servers.of(locks[0]).Do("CONFIG", "SET", "maxmemory", bytes); err != nil {
+					t.Fatalf("fill: %v", err)
+				}
+			}
+			most("1")
+			return func() { most("0") }
+		},
 	}
 }
 

@@ -9,7 +9,7 @@
 // NX PX. Every classic Redis lock (redsync, redislock, node-redlock, SETNX
 // written by hand) that uses the same name excludes it and is excluded by it.
 //
-//	<prefix><key>             b1:<id>:<since>:<owner>, or while readers or
+//	<prefix><key>             b1:<id>:<token>:<owner>, or while readers or
 //	                          permits are out b1:~readers:<n>, b1:~permits/<N>:<n>
 //	<prefix>baton:q:{…}       list: the waiters, and since when they wait
 //	<prefix>baton:w:{…}       hash: waiters that renewed, and when they expire
@@ -29,12 +29,17 @@
 // A limit's state is the list of numbers that package internal/rate makes of it.
 // It is gone as soon as it has no effect any more.
 //
-// since is the server's time of the grant: 13 digits are milliseconds, only to be
-// shown; 16 digits are microseconds and the fencing token. So Inspect and baton show
-// know the token of readers, of permits, and of an exclusive lock that was waited for
-// or was lately contended. They do not know the token of an exclusive lock that was
-// free: only its holder does, and they show 0 or "-". A lock that was released leaves
-// only T, for 140 ms, and H, which all locks (in Cluster: all of a slot) share.
+// The token is the server's time of the grant in microseconds, or a little more. A lock
+// that was released leaves only T, for 140 ms, and H, which all locks (in Cluster: all of a
+// slot) share.
+//
+// # A server whose memory is full
+//
+// It refuses new locks, and keeps what it has: holders and waiters are renewed, and locks
+// are released and handed over, without memory that the server does not have. The scripts
+// for that begin with a write that needs none, after which Redis lets them write on. In
+// Cluster, while a slot is moved to another node, the scripts that renew and release
+// holders name only keys that exist then; others are refused until the move is over.
 //
 // A program with an access list needs the keys ~<prefix>*, the channels
 // &<prefix>baton:*, and the scripting, string, list, hash, sorted set and

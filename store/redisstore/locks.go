@@ -2,17 +2,19 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // The ticket of a position is the number that the server drew for it; the ticket of a
 // grant is minus its token. So a claim tells whether its process knows that it holds
-// the lock, and then also the token, which the server need not keep.
+// the lock, and then also the token.
 func grant(token int64, ttl time.Duration) driver.Grant {
 	return driver.Grant{Token: token, Ticket: -token, TTL: ttl}
 }
@@ -47,8 +49,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
 	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.Has(n.lock) {
-		v := value(r.ID) + strconv.FormatInt(s.clock.millis(), 10) + ":" + r.Owner
-		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{v, millis(r.TTL)}})
+		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{value(r.ID) + r.Owner, millis(r.TTL)}})
 		if err != nil {
 			s.unresolved.attempted(r.ID, false, err)
 			return driver.Grant{}, err
@@ -120,16 +121,9 @@ func holder(value, info string, nowMicros int64) driver.HolderInfo {
 		h.Foreign = true
 		return h
 	}
-	at := number(since)
-	switch {
-	case len(since) >= 16:
-		h.Token = at
-	case at > 0:
-		at *= 1000
-	default:
-		return h
+	if h.Token = number(since); h.Token > 0 {
+		h.Age = max(time.Duration(nowMicros-h.Token)*time.Microsecond, 0)
 	}
-	h.Age = max(time.Duration(nowMicros-at)*time.Microsecond, 0)
 	return h
 }
 
@@ -172,7 +166,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 		if c.Exclusive() {
 			answer, err := s.batcher.do(ctx, &operation{n: n, id: c.ID, args: [2]string{value(c.ID)}})
 			if err != nil {
-				return err
+				return s.endAlone(ctx, n, c, err)
 			}
 			if number(answer) == 1 {
 				return nil
@@ -190,10 +184,35 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 // leave ends any claim. held is "h" if it is known to be held.
 func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held string) error {
 	answer, err := s.run(ctx, leaveScript, n.full(), []string{c.ID, held, s.entry(c, driver.ClaimTTL)})
-	if err != nil {
+	switch {
+	case err != nil && held != "":
+		return s.endAlone(ctx, n, c, err)
+	case err != nil:
+		return err
+	case number(answer) == 0:
+		return driver.ErrLost
+	}
+	return nil
+}
+
+// endAlone ends a claim that is held, and leaves the waiters to find that out, if err says
+// that the slot is being moved to another node of Cluster: it refuses a script that names
+// keys which do not exist, as the queue does not.
+func (s *Store) endAlone(ctx context.Context, n lockNames, c driver.Claim, err error) error {
+	if refused, ok := errors.AsType[*wire.ServerError](err); !ok || refused.Code() != "TRYAGAIN" {
 		return err
 	}
-	if number(answer) == 0 {
+	keys := []string{n.lock}
+	if !c.Exclusive() {
+		keys = append(keys, n.shared(), n.info())
+	}
+	answer, failed := s.run(ctx, endAloneScript, keys, []string{c.ID})
+	switch {
+	case failed != nil:
+		return failed
+	case number(answer) < 0:
+		return err
+	case number(answer) == 0:
 		return driver.ErrLost
 	}
 	return nil

@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -19,13 +18,12 @@ const batch = 200
 type chunk struct {
 	call   wire.Call
 	claims []int
-	simple bool // by the script renew, not refresh
 }
 
-// Renew renews 200 exclusive holders, or 200 other claims, with one command, and sends
-// all commands in one round trip. In Cluster a command serves the claims of one slot.
-// An exclusive lock that seems lost costs another round trip, because a request whose
-// answer never came may have downgraded it.
+// Renew renews 200 exclusive holders, 200 other holders, or 200 other claims, with one
+// command, and sends all commands in one round trip. In Cluster a command serves the
+// claims of one slot. An exclusive lock that seems lost costs another round trip, because a
+// request whose answer never came may have downgraded it.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
 	ask := make([]int, 0, len(claims))
@@ -39,16 +37,23 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 		}
 	}
 	ttl = ttl.Truncate(time.Millisecond)
-	simple := func(c driver.Claim) bool { return knownHeld(c) && c.Exclusive() }
-	again := s.renew(ctx, claims, ask, simple, ttl, out)
-	s.renew(ctx, claims, again, func(driver.Claim) bool { return false }, ttl, out)
+	again := s.renew(ctx, claims, ask, func(c driver.Claim) *wire.Script {
+		switch {
+		case !knownHeld(c):
+			return refreshScript
+		case c.Exclusive():
+			return renewScript
+		}
+		return renewHeldScript
+	}, ttl, out)
+	s.renew(ctx, claims, again, func(driver.Claim) *wire.Script { return renewHeldScript }, ttl, out)
 	return out
 }
 
-// renew asks about some claims and sets their answers. It returns those that
-// the simple script found lost.
-func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, simple func(driver.Claim) bool, ttl time.Duration, out []driver.Renewal) (lost []int) {
-	chunks := s.chunks(claims, ask, simple, ttl)
+// renew asks about some claims, each by the script that by chooses, and sets their
+// answers. It returns those that the script renew did not find.
+func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by func(driver.Claim) *wire.Script, ttl time.Duration, out []driver.Renewal) (lost []int) {
+	chunks := s.chunks(claims, ask, by, ttl)
 	if len(chunks) == 0 {
 		return nil
 	}
@@ -66,8 +71,8 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, sim
 			switch {
 			case r.Err != nil:
 				out[at].Err = r.Err
-			case !c.simple:
-				out[at] = s.refreshed(answers[n], ttl)
+			case c.call.Script != renewScript:
+				out[at] = s.refreshed(c.call.Script, answers[n], ttl)
 				if !knownHeld(claims[at]) && out[at].State == driver.Held {
 					s.pushes.waits(claims[at].ID, false)
 					s.pushes.missed.Add(1)
@@ -83,9 +88,9 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, sim
 }
 
 // chunks sorts legal claims into calls.
-func (s *Store) chunks(claims []driver.Claim, ask []int, simple func(driver.Claim) bool, ttl time.Duration) []*chunk {
+func (s *Store) chunks(claims []driver.Claim, ask []int, by func(driver.Claim) *wire.Script, ttl time.Duration) []*chunk {
 	type kind struct {
-		simple bool
+		script *wire.Script
 		slot   uint16
 	}
 	var chunks []*chunk
@@ -93,34 +98,37 @@ func (s *Store) chunks(claims []driver.Claim, ask []int, simple func(driver.Clai
 	for _, i := range ask {
 		c := claims[i]
 		n, _ := s.names.of(c.Key) // legal, see Renew
-		k := kind{simple: simple(c)}
+		k := kind{script: by(c)}
 		if s.names.cluster && !s.names.fixed {
 			k.slot = slot(n.lock)
 		}
 		b := open[k]
 		if b == nil || len(b.claims) == batch {
-			b = &chunk{simple: k.simple, call: wire.Call{Script: renewScript, Args: []string{millis(ttl)}}}
-			if !k.simple {
-				b.call.Script = refreshScript
+			b = &chunk{call: wire.Call{Script: k.script, Args: []string{millis(ttl)}}}
+			if k.script == refreshScript {
 				b.call.Keys = []string{n.counter, n.high}
 			}
 			open[k] = b
 			chunks = append(chunks, b)
 		}
 		b.claims = append(b.claims, i)
-		if k.simple {
+		switch k.script {
+		case renewScript:
 			b.call.Keys = append(b.call.Keys, n.lock)
-			b.call.Args = append(b.call.Args, value(c.ID))
-		} else {
+			b.call.Args = append(b.call.Args, value(c.ID)+tokenArg(c)+":")
+		case renewHeldScript:
+			b.call.Keys = append(b.call.Keys, n.lock, n.shared(), n.info())
+			b.call.Args = append(b.call.Args, c.ID, tokenArg(c))
+		default:
 			b.call.Keys = append(b.call.Keys, n.lock, n.queue(), n.waiters(), n.shared(), n.info())
-			b.call.Args = append(b.call.Args, c.ID, tokenArg(c), s.entry(c, ttl))
+			b.call.Args = append(b.call.Args, c.ID, s.entry(c, ttl))
 		}
 	}
 	return chunks
 }
 
-// refreshed reads one answer of the script refresh.
-func (s *Store) refreshed(answer any, ttl time.Duration) driver.Renewal {
+// refreshed reads one answer of the scripts refresh and renew_held.
+func (s *Store) refreshed(by *wire.Script, answer any, ttl time.Duration) driver.Renewal {
 	a := list(answer)
 	if len(a) > 0 {
 		switch code := number(a[0]); {
@@ -131,8 +139,8 @@ func (s *Store) refreshed(answer any, ttl time.Duration) driver.Renewal {
 		case code == 2:
 			return driver.Renewal{State: driver.Waiting, Grant: s.waiting(a)}
 		case code == 6 && len(a) > 1:
-			return driver.Renewal{Err: fmt.Errorf("redis: %w: %s", driver.ErrUnknown, text(a[1]))}
+			return driver.Renewal{Err: failure(&wire.ServerError{Text: text(a[1])})}
 		}
 	}
-	return driver.Renewal{Err: strange(refreshScript, answer)}
+	return driver.Renewal{Err: strange(by, answer)}
 }

@@ -26,7 +26,7 @@ func TestRenewalInBatches(t *testing.T) {
 			args = append(args, c.Key)
 		}
 		for _, c := range part {
-			args = append(args, value(c.ID)+"1700000000000:a")
+			args = append(args, value(c.ID)+tokenArg(c)+":a")
 		}
 		l.do(args...)
 	}

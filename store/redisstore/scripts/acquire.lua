@@ -3,17 +3,20 @@
 -- combined.lua. This file comes before all functions, as enqueue.lua does.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue
--- ARGV  1 the lock's value  2 ttl, ms
+-- ARGV  1 the lock's value without the token: "b1:<id>:<owner>"  2 ttl, ms
 -- Answers the token, or -1: not handled here.
 
 local n
 do
 	local call = redis.call
-	if call('EXISTS', KEYS[4]) == 1 or not call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
+	if call('EXISTS', KEYS[1], KEYS[4]) > 0 then
 		return -1
 	end
 	n = call('INCR', KEYS[2])
 	if n >= 1e15 and n % 131072 ~= 0 then
+		local value = ARGV[1]
+		local at = string.find(value, ':', 4, true)
+		call('SET', KEYS[1], string.sub(value, 1, at) .. string.format('%.0f', n) .. string.sub(value, at), 'PX', ARGV[2])
 		return n
 	end
 end

@@ -3,11 +3,10 @@
 local function acquireOne(lock, T, H, queue, value, ms)
 	-- A lock that is free may have waiters: its holder expired, or a foreign
 	-- client deleted it. The waiters come first.
-	if redis.call('EXISTS', queue) == 1 then
+	if redis.call('EXISTS', lock, queue) > 0 then
 		return -1
 	end
-	if not redis.call('SET', lock, value, 'NX', 'PX', ms) then
-		return -1
-	end
-	return tick(T, H)
+	local n = tick(T, H)
+	redis.call('SET', lock, withToken(value, n), 'PX', ms)
+	return n
 end

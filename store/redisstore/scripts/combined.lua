@@ -2,8 +2,8 @@
 -- would, in the order given.
 --
 -- KEYS  1 T  2 H  then for each operation: lock, queue
--- ARGV  for each operation: the lock's value, and ttl, ms; or the beginning of
---       the holder's value, and "" to release
+-- ARGV  for each operation: the lock's value without the token, and ttl, ms; or the
+--       beginning of the holder's value, and "" to release
 -- Answers for each operation what its script would, or an error's text.
 
 local answers = {}

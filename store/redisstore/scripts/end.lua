@@ -7,6 +7,7 @@
 local k = {L = KEYS[1], T = KEYS[2], H = KEYS[3], q = KEYS[4], w = KEYS[5], s = KEYS[6], i = KEYS[7]}
 local id = ARGV[1]
 
+evenIfFull(k)
 local ended = endHeld(k, id, settle(k)) and 1 or 0
 if ended == 0 and ARGV[2] ~= 'h' then
 	local entry = find(k, id, ARGV[3])

@@ -6,6 +6,10 @@ local function endHeld(k, id, state, v)
 		call('DEL', k.L)
 		return true
 	elseif state == 'shared' and call('ZSCORE', k.s, id) then
+		if call('ZCARD', k.s) == 1 then
+			call('DEL', k.L, k.s, k.i)
+			return true
+		end
 		local held = call('HGET', k.i, id)
 		call('ZREM', k.s, id)
 		call('HDEL', k.i, id)

@@ -7,6 +7,7 @@
 local k = {L = KEYS[1], s = KEYS[6], i = KEYS[7]}
 local id, owner = ARGV[1], ARGV[2]
 
+evenIfFull(k)
 local state, v = look(k)
 if state == 'whole' then
 	local own = 'b1:' .. id .. ':'

@@ -1,7 +1,7 @@
 -- Renews a batch of exclusive locks that are known to be held.
 --
 -- KEYS  the locks
--- ARGV  1 ttl, ms  then for each lock the beginning of its value, "b1:<id>:"
+-- ARGV  1 ttl, ms  then for each lock the beginning of its value, "b1:<id>:<token>:"
 -- Answers for each lock 1: renewed; 0: not held exclusively.
 
 local answers = {}

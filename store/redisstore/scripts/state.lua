@@ -193,33 +193,27 @@ local function grantWaiters(k)
 	end
 end
 
+-- evenIfFull makes Redis carry the script out though its memory is full: it refuses only
+-- the first write of a script, and this one needs no memory. No ID is empty.
+local function evenIfFull(k)
+	call('ZREM', k.s, '')
+end
+
 -- confirm renews what id holds and answers its token, or nothing if it does not hold.
--- With known (the caller has its token) the claim ends ms from now. Without it the
--- end only moves later: a late request of a waiter must not shorten its grant.
-local function confirm(k, id, ms, known)
+-- If the caller was told that token the claim ends ms from now. Otherwise the end only
+-- moves later: a late request of a waiter must not shorten its grant. It may be another
+-- grant than the one that the caller was told of, by an attempt that came late.
+local function confirm(k, id, ms, told)
 	local state, v = look(k)
-	local told = known
 	if state == 'whole' then
 		local own = 'b1:' .. id .. ':'
-		if sub(v, 1, #own) ~= own then
+		local token = sub(v, 1, #own) == own and tonumber(string.match(v, '^%d+', #own + 1))
+		if not token then
 			return nil
 		end
-		-- Sixteen digits are the token. Thirteen are the time of a grant whose
-		-- token was only in its answer. If that answer was lost, the token is
-		-- unknown; no other claim was granted since, so a new token will do.
-		local since, owner = string.match(sub(v, #own + 1), '^(%d+):(.*)$')
-		if since and #since >= 16 then
-			known = tonumber(since)
+		if token == told or call('PTTL', k.L) < tonumber(ms) then
+			call('PEXPIRE', k.L, ms)
 		end
-		local left = told and 0 or call('PTTL', k.L)
-		if known then
-			if left < tonumber(ms) then
-				call('PEXPIRE', k.L, ms)
-			end
-			return known
-		end
-		local token = tick(k.T, k.H)
-		whole(k, id, owner or '', token, math.max(left, tonumber(ms)))
 		return token
 	elseif state == 'shared' then
 		local held = call('HGET', k.i, id)
@@ -228,12 +222,14 @@ local function confirm(k, id, ms, known)
 		if not deadline or tonumber(deadline) <= now then
 			return nil
 		end
-		call('ZADD', k.s, num(math.max(told and 0 or tonumber(deadline), now + ms * 1000)), id)
+		local token = tonumber(string.match(held, '^[^\t]+\t(%d+)'))
+		evenIfFull(k)
+		call('ZADD', k.s, num(math.max(token == told and 0 or tonumber(deadline), now + ms * 1000)), id)
 		if call('PTTL', k.L) < tonumber(ms) then
 			call('PEXPIRE', k.L, ms)
 			outlive(k, tonumber(ms))
 		end
-		return tonumber(string.match(held, '^[^\t]+\t(%d+)'))
+		return token
 	end
 end
 

@@ -219,7 +219,10 @@ func (r *Report) Notes(l language.Language) (all []string) {
 // Markdown writes all tables, and how they were measured.
 func (r *Report) Markdown(w *strings.Builder, l language.Language) {
 	var last Shape
-	line := func(cells []string) { w.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
+	line := func(cells []string) {
+		figures := strings.ReplaceAll(strings.Join(cells[1:], "|"), " ", "\u00a0") // a number stays with its unit
+		w.WriteString("| " + cells[0] + " | " + strings.ReplaceAll(figures, "|", " | ") + " |\n")
+	}
 	for _, t := range r.Result.Tables() {
 		if t.Shape != last {
 			fmt.Fprintf(w, "## %s\n\n", Capital(t.Shape.In(l)))

@@ -11,4 +11,5 @@ require (
 require (
 	github.com/google/uuid v1.6.0 // indirect
 	github.com/robfig/cron/v3 v3.0.1 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 )

@@ -220,6 +220,7 @@ func TestWatchesAreSetBeforeAllElse(t *testing.T) {
 // A server that hangs keeps its connections. Its clients leave it, with their
 // sessions, before their leases are over.
 func TestServerThatHangs(t *testing.T) {
+	testserver.Long(t)
 	t.Parallel()
 	const session, ttl = 8 * time.Second, 4 * time.Second
 	e := testserver.ZooKeeperEnsemble(t, nil)

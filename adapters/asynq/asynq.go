@@ -4,11 +4,12 @@
 //
 //	limit, err := joblimit.New(joblimit.Config{Locks: locks, Running: 5})
 //	…
+//	queue := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	mux := asynq.NewServeMux()
-//	mux.Use(batonasynq.Middleware(limit, func(ctx context.Context, t *asynq.Task) string {
+//	mux.Use(batonasynq.Middleware(queue, limit, func(ctx context.Context, t *asynq.Task) string {
 //		return "tenant/" + t.Headers()["tenant"]
 //	}))
-//	server := asynq.NewServer(redis, batonasynq.Config(asynq.Config{Concurrency: 10}))
+//	server := asynq.NewServerFromRedisClient(queue, batonasynq.Config(asynq.Config{Concurrency: 10}))
 //
 // What is limited, and what is promised, is described in package joblimit. Both calls are
 // needed: without Config asynq takes a task that goes back for one that failed.
@@ -25,16 +26,19 @@
 // # The last attempt
 //
 // asynq archives a task that returns an error in its last attempt, whatever the error, and
-// so a task with MaxRetry(0) at once. Such a task cannot go back: it waits in its worker
-// until it may run, for as long as its timeout lets it; then asynq archives it. Give
-// tasks that are limited a MaxRetry of 1 and more, so that this is seldom.
+// so a task with MaxRetry(0) at once. When such a task goes back, Middleware enqueues it
+// again and has asynq forget the one that ran. The new task has the queue, type, payload,
+// headers, timeout, deadline and retention of the old one and one attempt, which is its last.
+// Its ID is the old one, "~" and a random text, and its retries count from 0. The lock of
+// asynq.Unique ends with the old task. asynq counts each old one as processed and logs
+// "revoke task". A server that dies between the two steps leaves the old task archived.
 //
 // # Timeouts and unique tasks
 //
 // The wait in the worker is part of a task's timeout. A task goes back before half of it
-// has passed, unless it is the last attempt, and has all of it again next time. A deadline
-// (asynq.Deadline) and the time of asynq.Unique go on while a task is away: when the time
-// of Unique is over a second task can be enqueued, so give it long enough for the queue.
+// has passed, and has all of it again next time. A deadline (asynq.Deadline) and the time of
+// asynq.Unique go on while a task is away: when the time of Unique is over a second task can
+// be enqueued, so give it long enough for the queue.
 //
 // # When a server dies
 //
@@ -44,25 +48,30 @@ package batonasynq
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/ratelimit/joblimit"
 )
 
 // Middleware runs tasks as jobs of a limit, under the key that the function returns for
 // each: "" for a task without a limit. The context of the handler ends with the permit.
-// Several limits are several calls of mux.Use. The server needs Config, too.
-func Middleware(limit *joblimit.Limit, key func(context.Context, *asynq.Task) string) asynq.MiddlewareFunc {
+// Several limits are several calls of mux.Use. queue is the Redis of the server: it gets the
+// tasks that go back in their last attempt. The server needs Config, too.
+func Middleware(queue redis.UniversalClient, limit *joblimit.Limit, key func(context.Context, *asynq.Task) string) asynq.MiddlewareFunc {
+	again := enqueuer{asynq.NewClientFromRedisClient(queue), asynq.NewInspectorFromRedisClient(queue)}
 	return func(next asynq.Handler) asynq.Handler {
 		return asynq.HandlerFunc(func(ctx context.Context, task *asynq.Task) error {
-			run := limit.Run
-			if last(ctx) {
-				run = limit.RunWaiting
+			err := limit.Run(ctx, key(ctx, task), func(ctx context.Context) error { return next.ProcessTask(ctx, task) })
+			if b := back(err); b != nil && last(ctx) && !errors.Is(err, asynq.RevokeTask) { // an inner Middleware has done it
+				return again.replace(ctx, task, b)
 			}
-			return run(ctx, key(ctx, task), func(ctx context.Context) error { return next.ProcessTask(ctx, task) })
+			return err
 		})
 	}
 }
@@ -72,6 +81,66 @@ func last(ctx context.Context) bool {
 	retried, known := asynq.GetRetryCount(ctx)
 	most, _ := asynq.GetMaxRetry(ctx)
 	return known && retried >= most
+}
+
+// An enqueuer puts tasks back that asynq would archive.
+type enqueuer struct {
+	client    *asynq.Client
+	inspector *asynq.Inspector
+}
+
+// replace enqueues a task with one attempt in place of the one that runs, and returns the
+// error with which asynq forgets that. It tries until ctx ends, always with the same ID, so
+// that an answer that was lost enqueues nothing twice.
+func (e enqueuer) replace(ctx context.Context, task *asynq.Task, b *joblimit.BackError) error {
+	queue, _ := asynq.GetQueueName(ctx)
+	id, _ := asynq.GetTaskID(ctx)
+	opts := []asynq.Option{
+		asynq.Queue(queue), asynq.MaxRetry(0), asynq.TaskID(nextID(id)),
+		asynq.ProcessAt(time.Now().Add(wholeSeconds(time.Now(), b.After))),
+	}
+	for {
+		err := e.enqueue(ctx, queue, id, task, opts)
+		switch {
+		case err == nil, errors.Is(err, asynq.ErrTaskIDConflict):
+			return fmt.Errorf("%w: %w", asynq.RevokeTask, b)
+		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // there is nothing to put back
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("batonasynq: task %s could not be put back, so it is archived: %w", id, err)
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (e enqueuer) enqueue(ctx context.Context, queue, id string, task *asynq.Task, opts []asynq.Option) error {
+	info, err := e.inspector.GetTaskInfo(queue, id)
+	if err != nil {
+		return err
+	}
+	if info.Timeout > 0 {
+		opts = append(opts, asynq.Timeout(info.Timeout))
+	}
+	if !info.Deadline.IsZero() {
+		opts = append(opts, asynq.Deadline(info.Deadline))
+	}
+	if info.Retention > 0 {
+		opts = append(opts, asynq.Retention(info.Retention))
+	}
+	_, err = e.client.EnqueueContext(ctx, asynq.NewTaskWithHeaders(task.Type(), task.Payload(), task.Headers()), opts...)
+	return err
+}
+
+// nextID is the ID of the task that takes the place of another: the first one's ID, and a
+// text that no other task has.
+func nextID(id string) string {
+	text := rand.Text()
+	if i := len(id) - len(text) - 1; i > 0 && id[i] == '~' {
+		id = id[:i]
+	}
+	return id + "~" + text
 }
 
 // Config makes a server put back the tasks that Middleware stops: it is cfg with an

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton"
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
@@ -53,7 +54,8 @@ func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) (stop func()
 		r.t.Fatal(err)
 	}
 	mux := asynq.NewServeMux()
-	mux.Use(batonasynq.Middleware(limit, key))
+	queue := redis.NewClient(&redis.Options{Addr: r.addr})
+	mux.Use(batonasynq.Middleware(queue, limit, key))
 	mux.HandleFunc("job", handler)
 	server := asynq.NewServer(asynq.RedisClientOpt{Addr: r.addr}, batonasynq.Config(asynq.Config{
 		Concurrency: 10, Logger: quiet{}, ShutdownTimeout: 500 * time.Millisecond,
@@ -64,7 +66,7 @@ func (r *rig) start(cfg joblimit.Config, handler asynq.HandlerFunc) (stop func()
 	if err := server.Start(mux); err != nil {
 		r.t.Fatal(err)
 	}
-	stop = sync.OnceFunc(server.Shutdown)
+	stop = sync.OnceFunc(func() { server.Shutdown(); queue.Close() })
 	r.t.Cleanup(stop)
 	return stop
 }
@@ -110,7 +112,7 @@ func TestAttempts(t *testing.T) {
 			if c.rate {
 				cfg = joblimit.Config{Rate: r.limits, Wait: -1}
 			}
-			var ran, failed, retried, now atomic.Int64
+			var ran, failed, runs, now atomic.Int64
 			r.enqueue(6, "k", asynq.MaxRetry(1))
 			r.enqueue(2, "k", asynq.MaxRetry(0))
 			r.start(cfg, func(ctx context.Context, _ *asynq.Task) error {
@@ -118,11 +120,9 @@ func TestAttempts(t *testing.T) {
 					t.Error("two tasks run")
 				}
 				defer now.Add(-1)
+				runs.Add(1)
 				n, _ := asynq.GetRetryCount(ctx)
 				most, _ := asynq.GetMaxRetry(ctx)
-				if n > 0 {
-					retried.Add(1)
-				}
 				time.Sleep(50 * time.Millisecond) // the work, while others are refused
 				if most == 1 && n == 0 && failed.Add(1) <= 2 {
 					return errors.New("failed")
@@ -132,9 +132,62 @@ func TestAttempts(t *testing.T) {
 			})
 			r.await("all tasks have run", func() bool { return ran.Load() == 8 })
 			r.await("the queue is empty", func() bool { return r.info().Size == 0 })
-			// Each of two tasks failed once; no other was retried, and none archived.
-			if info := r.info(); info.Failed != 2 || info.Processed != 10 || retried.Load() != 2 || r.told.Load() != 2 {
-				t.Errorf("%d failures of %d, %d retried, the ErrorHandler was told of %d: want 2 of 10, 2, 2", info.Failed, info.Processed, retried.Load(), r.told.Load())
+			// Each of two tasks failed once and ran again; all others ran once, and none was archived.
+			if info := r.info(); info.Failed != 2 || info.Archived != 0 || runs.Load() != 10 || r.told.Load() != 2 {
+				t.Errorf("%d failures, %d archived, %d runs, the ErrorHandler was told of %d: want 2, 0, 10, 2", info.Failed, info.Archived, runs.Load(), r.told.Load())
+			}
+		})
+	}
+}
+
+// Tasks of one key in their last attempt do not take all workers: tasks without a limit run
+// beside them. They keep what they were enqueued with, and run once each.
+func TestLastAttemptsLeaveWorkers(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		retry int
+	}{{"no retry", 0}, {"failed once", 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
+			const limited, free = 30, 5 // of 10 workers
+			deadline := time.Now().Add(time.Hour).Truncate(time.Second)
+			open := make(chan bool)
+			var failed, ran, others atomic.Int64
+			r.start(joblimit.Config{Locks: r.locks, Running: 1, Prefix: t.Name() + "/", Longest: time.Second}, func(ctx context.Context, task *asynq.Task) error {
+				if len(task.Payload()) == 0 {
+					others.Add(1)
+					return nil
+				}
+				retried, _ := asynq.GetRetryCount(ctx)
+				most, _ := asynq.GetMaxRetry(ctx)
+				if retried < most {
+					failed.Add(1)
+					return errors.New("failed")
+				}
+				<-open
+				id, _ := asynq.GetTaskID(ctx)
+				info, err := r.inspector.GetTaskInfo("default", id)
+				if err != nil || info.Timeout != time.Minute || !info.Deadline.Equal(deadline) || info.Retention != time.Hour || info.MaxRetry != retried {
+					t.Errorf("the task has become %+v: %v", info, err)
+				}
+				ran.Add(1)
+				return nil
+			})
+			opts := []asynq.Option{asynq.MaxRetry(c.retry), asynq.Timeout(time.Minute), asynq.Deadline(deadline), asynq.Retention(time.Hour)}
+			r.enqueue(limited, "last/k", opts...)
+			r.await("each has had all attempts but the last", func() bool { return failed.Load() == int64(limited*c.retry) })
+			r.await("one runs, and the others went back", func() bool { return r.info().Scheduled > limited/2 })
+			r.enqueue(free, "", asynq.MaxRetry(0))
+			r.await("tasks without a limit run", func() bool { return others.Load() == free })
+			close(open)
+			r.await("all have run", func() bool { return ran.Load() == limited })
+			r.await("the queue is done", func() bool {
+				info := r.info()
+				return info.Pending+info.Active+info.Scheduled+info.Retry == 0
+			})
+			if info := r.info(); ran.Load() != limited || info.Archived != 0 || info.Failed != limited*c.retry {
+				t.Errorf("%d ran, %d archived, %d failed: want %d, 0, %d", ran.Load(), info.Archived, info.Failed, limited, limited*c.retry)
 			}
 		})
 	}
@@ -153,8 +206,10 @@ func TestWithoutConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lease.Unlock()
-	server := asynq.NewServer(asynq.RedisClientOpt{Addr: r.addr}, asynq.Config{Logger: quiet{}, TaskCheckInterval: 50 * time.Millisecond})
-	if err := server.Start(batonasynq.Middleware(limit, key)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))); err != nil {
+	queue := redis.NewClient(&redis.Options{Addr: r.addr})
+	t.Cleanup(func() { queue.Close() })
+	server := asynq.NewServerFromRedisClient(queue, asynq.Config{Logger: quiet{}, TaskCheckInterval: 50 * time.Millisecond})
+	if err := server.Start(batonasynq.Middleware(queue, limit, key)(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil }))); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Shutdown)
@@ -247,7 +302,7 @@ func TestStopWhileWaiting(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, testserver.Redis(t).Addr, testserver.SharedRedis(t).Addr)
 	prefix := t.Name() + "/"
-	cfg := joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix}
+	cfg := joblimit.Config{Locks: r.locks, Running: 1, Prefix: prefix, Wait: time.Hour}
 	lease, err := r.locks.Lock(t.Context(), prefix+"k", baton.Permits(1, 1))
 	if err != nil {
 		t.Fatal(err)

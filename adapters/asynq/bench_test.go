@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
 	"github.com/batonhq/baton/internal/testserver"
@@ -30,6 +31,8 @@ func BenchmarkThroughput(b *testing.B) {
 	}
 	queue := asynq.NewClient(asynq.RedisClientOpt{Addr: addr})
 	defer queue.Close()
+	client := redis.NewClient(&redis.Options{Addr: addr})
+	defer client.Close()
 	for _, work := range []time.Duration{0, 2 * time.Millisecond, 10 * time.Millisecond} {
 		for _, c := range []struct {
 			name string
@@ -55,7 +58,7 @@ func BenchmarkThroughput(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					handler = batonasynq.Middleware(limit, key)(handler)
+					handler = batonasynq.Middleware(client, limit, key)(handler)
 				}
 				b.ResetTimer()
 				server, err := serve(addr, handler, 10)

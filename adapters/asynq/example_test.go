@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton"
 	batonasynq "github.com/batonhq/baton/adapters/asynq"
@@ -27,10 +28,10 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	redis := asynq.RedisClientOpt{Addr: "localhost:6379"}
+	queue := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	mux := asynq.NewServeMux()
-	mux.Use(batonasynq.Middleware(limit, func(_ context.Context, t *asynq.Task) string { return "tenant/" + t.Headers()["tenant"] }))
-	server := asynq.NewServer(redis, batonasynq.Config(asynq.Config{Concurrency: 10}))
+	mux.Use(batonasynq.Middleware(queue, limit, func(_ context.Context, t *asynq.Task) string { return "tenant/" + t.Headers()["tenant"] }))
+	server := asynq.NewServerFromRedisClient(queue, batonasynq.Config(asynq.Config{Concurrency: 10}))
 	mux.HandleFunc("report", func(ctx context.Context, t *asynq.Task) error {
 		return nil // the work, which ends when ctx does
 	})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -37,8 +38,16 @@ const (
 	ttl     = 2 * time.Second
 )
 
-// key is the key of a task: its payload.
-func key(_ context.Context, t *asynq.Task) string { return string(t.Payload()) }
+// key is the key of a task: its payload. One that begins with "last/" counts in the last
+// attempt only.
+func key(ctx context.Context, t *asynq.Task) string {
+	key, last := strings.CutPrefix(string(t.Payload()), "last/")
+	retried, _ := asynq.GetRetryCount(ctx)
+	if most, _ := asynq.GetMaxRetry(ctx); last && retried < most {
+		return ""
+	}
+	return key
+}
 
 // quiet drops what asynq logs.
 type quiet struct{}
@@ -93,7 +102,7 @@ func worker(addr string, stdin io.Reader) error {
 		return client.RPush(ctx, journal, fmt.Sprintf("%s %s %s %d", what, t.Payload(), id, os.Getpid())).Err()
 	}
 	mux := asynq.NewServeMux()
-	mux.Use(batonasynq.Middleware(limit, key))
+	mux.Use(batonasynq.Middleware(client, limit, key))
 	mux.HandleFunc("job", func(ctx context.Context, t *asynq.Task) error {
 		id, _ := asynq.GetTaskID(ctx)
 		if n, _ := asynq.GetRetryCount(ctx); n > 0 {

@@ -30,8 +30,9 @@
 //     longer, up to the MaximumInterval.
 //   - Nobody, in all other cases: the activity waits in its worker until it may run, which
 //     occupies a slot of the worker and counts towards the StartToCloseTimeout, so that an
-//     activity that waits longer than that loses an attempt. Use ExecuteActivity for an
-//     activity with MaximumAttempts.
+//     activity that waits longer than that loses an attempt. Such activities of one key can
+//     occupy all slots, and then no other activity of the worker runs. Use ExecuteActivity for
+//     an activity with MaximumAttempts.
 //
 // An activity that has heartbeat details of an earlier attempt waits in its worker, too, if
 // the workflow would bring it back, because the details would be lost.

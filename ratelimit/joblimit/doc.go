@@ -52,4 +52,6 @@
 // Config.Wait at most, so that a permit which becomes free finds its next job at once. At
 // most half of the jobs that are in their workers do, one at least, whatever their keys
 // are: jobs of keys whose permits are taken do not keep those of other keys from running.
+// Jobs of RunWaiting are not bounded in this way: each of them holds its worker until it may
+// run, so that jobs of one key can hold all workers.
 package joblimit

@@ -113,7 +113,8 @@ func (l *Limit) Run(ctx context.Context, key string, f func(context.Context) err
 }
 
 // RunWaiting is Run for a job that cannot go back: it waits until the job may run, or
-// until ctx ends, while the store fails, too. A *BackError can only come from f.
+// until ctx ends, while the store fails, too. A *BackError can only come from f. Jobs that
+// wait so hold their workers, as many as there are: use it only where a queue has no other way.
 func (l *Limit) RunWaiting(ctx context.Context, key string, f func(context.Context) error) error {
 	return l.run(ctx, key, true, f)
 }

@@ -24,7 +24,8 @@
 // error. Behind httplimit errors go on outwards. recover.New may be on either side.
 //
 // A handler that streams does so behind httplimit. Behind httponce its stream is read to its
-// end, or to httponce.MaxAnswer, and sent as a whole.
+// end, or to httponce.MaxAnswer, and sent as a whole. If it ends early, with an error or before
+// the size that it was given, the app's ErrorHandler answers that error, and nothing is recorded.
 //
 // # What cannot be done
 //
@@ -62,6 +63,14 @@ func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 		}
 		out, passed := &writer{to: c.Response(), header: http.Header{}}, false
 		read(out.header, out.to)
+		var broke error // a stream ended early: fasthttp would end the connection
+		defer func() {
+			if broke != nil {
+				_ = recover()
+				out.to.Reset()
+				failed = broke
+			}
+		}()
 		m(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer c.SetContext(c.Context())
 			c.SetContext(r.Context())
@@ -79,8 +88,19 @@ func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 			}
 			failed = nil
 			read(w.Header(), out.to)
+			if !out.to.IsBodyStream() {
+				w.Header().Del("Content-Length") // fasthttp sends that of the body
+				w.WriteHeader(out.to.StatusCode())
+				_ = out.to.BodyWriteTo(w) // w knows if it was too much
+				return
+			}
 			w.WriteHeader(out.to.StatusCode())
-			_ = out.to.BodyWriteTo(w) // w knows if it was too much
+			from := &stream{from: out.to.BodyStream(), left: int64(out.to.Header.ContentLength())}
+			_, _ = io.Copy(w, from)
+			_ = out.to.CloseBodyStream()
+			if broke = from.broke; broke != nil {
+				panic(http.ErrAbortHandler) // m is not to take what came for an answer
+			}
 		})).ServeHTTP(out, r)
 		if !passed {
 			body.finish()
@@ -154,6 +174,25 @@ func (l *lazy) finish() {
 			l.c.Response().SetConnectionClose()
 		}
 	}
+}
+
+// A stream is the body of an answer that a handler streams.
+type stream struct {
+	from  io.Reader
+	left  int64 // of its Content-Length; below 0: it has none
+	broke error // why it ended before its end
+}
+
+func (s *stream) Read(p []byte) (int, error) {
+	n, err := s.from.Read(p)
+	sized := s.left >= 0
+	if s.left -= int64(n); err == io.EOF && sized && s.left > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		s.broke = err
+	}
+	return n, err
 }
 
 // A writer writes to the response of fiber.

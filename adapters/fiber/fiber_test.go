@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gofiber/fiber/v3"
@@ -332,6 +333,44 @@ func TestAnswerWithoutEnd(t *testing.T) {
 		}
 	}
 	<-ended
+}
+
+// A stream that ends before its end is an error that is not recorded, as are all 500s. What
+// the body of other answers is fasthttp knows by itself.
+func TestStreamThatBreaks(t *testing.T) {
+	broken := errors.New("the upstream is gone")
+	bodies := map[string]func(fiber.Ctx) error{
+		"fails": func(c fiber.Ctx) error {
+			return c.SendStream(io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken)))
+		},
+		"is short": func(c fiber.Ctx) error { return c.SendStream(strings.NewReader("half"), 100) },
+	}
+	for name, body := range bodies {
+		runs := 0
+		app := fiber.New(fiber.Config{ErrorHandler: func(c fiber.Ctx, err error) error {
+			if !errors.Is(err, broken) && !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Error(err)
+			}
+			return c.Status(http.StatusBadGateway).SendString("broken")
+		}})
+		app.Post("/", newIdempotent(t), func(c fiber.Ctx) error {
+			if runs++; runs > 2 {
+				c.Set("Content-Length", "100")
+				return c.SendString("whole")
+			}
+			return body(c)
+		})
+		url := serve(t, app)
+		for n := range 4 {
+			status, text := http.StatusBadGateway, "broken"
+			if n >= 2 {
+				status, text = http.StatusOK, "whole"
+			}
+			if a := post(t, url, ""); a.StatusCode != status || a.text != text || a.replayed() != (n == 3) || runs != min(n+1, 3) {
+				t.Errorf("%s, number %d: %d %q, run %d times", name, n, a.StatusCode, a.text, runs)
+			}
+		}
+	}
 }
 
 type endless struct{ closed chan<- bool }

@@ -52,8 +52,8 @@ type Config struct {
 }
 
 // Recorded is what Config.Record defaults to: errors that another try does not change, which
-// is all but aborted, canceled, deadline_exceeded, resource_exhausted, unavailable, internal,
-// unknown, data_loss and unimplemented. An error without a code is unknown.
+// is all but aborted, canceled, deadline_exceeded, resource_exhausted, unauthenticated,
+// unavailable, internal, unknown, data_loss and unimplemented. An error without a code is unknown.
 func Recorded(c connect.Code) bool { return calls.Recorded(code.Code(c)) }
 
 // An Interceptor is for the handlers of servers. It is safe for concurrent use.

@@ -29,7 +29,8 @@
 // A handler that has begun goes on if its caller hangs up or its deadline passes, so that the
 // answer is there when the call comes again. Its context ends with the lease.
 //
-// Requests are compared by their encoding as protobuf, so JSON and binary are the same.
+// Requests are compared by their encoding as protobuf, as in package grpconce, so JSON and
+// binary are the same.
 // Messages are of generated types, which a process that sends an answer again must know.
 // Streams are not covered: those that have a key are refused as unimplemented.
 //

@@ -13,8 +13,8 @@
 //
 // Recorded are the answer and the status with its details, not the header and the trailer.
 // By default a status that another try may change is not: Aborted, Canceled,
-// DeadlineExceeded, ResourceExhausted, Unavailable, Internal, Unknown, DataLoss and
-// Unimplemented.
+// DeadlineExceeded, ResourceExhausted, Unauthenticated, Unavailable, Internal, Unknown,
+// DataLoss and Unimplemented.
 //
 // A call whose handler does not run fails with InvalidArgument (the key is missing or not
 // legal), Unauthenticated (Config.Scope does not know the caller), Aborted (another call
@@ -25,6 +25,8 @@
 // A handler that has begun goes on if its caller hangs up or its deadline passes, so that
 // the answer is there when the call comes again. Its context ends with the lease.
 //
-// Requests are compared by their encoding. Streams are not covered: Stream refuses those
-// that have a key.
+// Requests are compared by their encoding, with the fields in the order of their numbers, also
+// those that a server does not know: while servers with a new field are rolled out, old and new
+// ones agree, if clients encode the new field in that order, as those of Google do, and it has
+// no map. Streams are not covered: Stream refuses those that have a key.
 package grpconce

@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
+	"time"
 
 	"github.com/batonhq/baton/driver/check"
 )
@@ -83,16 +85,19 @@ func (a answer) send(w http.ResponseWriter) {
 	_, _ = w.Write(a.body) // a client that is gone comes again
 }
 
-// A recorder is what the handler writes to.
+// A recorder is what the handler writes to. It keeps the rules of net/http about what an
+// answer is, as the client of another process sees nothing else of it.
 type recorder struct {
-	header http.Header
-	outer  http.Header // what others have set
-	answer answer      // status 0: nothing was written
-	long   bool
+	to       http.ResponseWriter
+	header   http.Header
+	answer   answer // status 0: nothing was written
+	declared int64  // its Content-Length; -1: it has none
+	written  int64  // with what was refused
+	long     bool
 }
 
 func newRecorder(w http.ResponseWriter) *recorder {
-	return &recorder{header: w.Header().Clone(), outer: w.Header()}
+	return &recorder{to: w, header: w.Header().Clone(), declared: -1}
 }
 
 // run has a handler answer a request.
@@ -123,14 +128,22 @@ func (r *recorder) WriteHeader(status int) {
 	}
 	if r.answer.status == 0 && status >= 200 { // what comes before an answer is no part of it
 		r.answer.status, r.answer.header = status, r.header.Clone()
+		if n, err := strconv.ParseInt(r.header.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
+			r.declared = n
+		}
 	}
 }
 
 func (r *recorder) Write(b []byte) (int, error) {
 	r.WriteHeader(http.StatusOK)
+	r.written += int64(len(b))
 	switch {
+	case len(b) == 0:
+		return 0, nil
 	case !hasBody(r.answer.status):
 		return 0, http.ErrBodyNotAllowed
+	case r.declared >= 0 && r.written > r.declared:
+		return 0, http.ErrContentLength
 	case r.long || len(r.answer.body)+len(b) > MaxAnswer:
 		r.long = true
 		return 0, ErrTooLong
@@ -141,6 +154,26 @@ func (r *recorder) Write(b []byte) (int, error) {
 
 func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// short reports whether the answer to a request ended before its Content-Length: net/http
+// ends the connection then, so that the client knows.
+func (r *recorder) short(method string) bool {
+	return method != http.MethodHead && hasBody(r.answer.status) && !r.long && int64(len(r.answer.body)) < r.declared
+}
+
+// What a handler sets of its connection, for http.ResponseController.
+
+func (r *recorder) SetReadDeadline(t time.Time) error {
+	return http.NewResponseController(r.to).SetReadDeadline(t)
+}
+
+func (r *recorder) SetWriteDeadline(t time.Time) error {
+	return http.NewResponseController(r.to).SetWriteDeadline(t)
+}
+
+func (r *recorder) EnableFullDuplex() error {
+	return http.NewResponseController(r.to).EnableFullDuplex()
 }
 
 // FlushError refuses, for http.ResponseController.
@@ -159,7 +192,7 @@ func (r *recorder) whole() answer {
 	if _, has := a.header["Content-Type"]; !has && len(a.body) > 0 && a.header.Get("Content-Encoding") == "" {
 		a.header.Set("Content-Type", http.DetectContentType(a.body)) // as net/http would, now and when it is sent again
 	}
-	for name := range r.outer {
+	for name := range r.to.Header() {
 		if _, has := a.header[name]; !has {
 			a.header[name] = nil // the handler has removed it
 		}

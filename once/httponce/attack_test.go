@@ -2,6 +2,7 @@ package httponce_test
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"mime/multipart"
@@ -11,9 +12,13 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/once/httponce"
 	"github.com/batonhq/baton/store/memstore"
@@ -267,4 +272,193 @@ func TestSmallerLimitOutside(t *testing.T) {
 			t.Errorf("%d: %d %s", c.outside, w.Code, w.Body)
 		}
 	}
+}
+
+// TestShortAnswer: an answer that ends before its Content-Length is no answer. Its client is
+// told by the end of the connection, as without this middleware, and the next request runs the
+// handler again.
+func TestShortAnswer(t *testing.T) {
+	t.Parallel()
+	var whole atomic.Bool
+	copies := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		if from := strings.Repeat("x", 50); whole.Load() {
+			fmt.Fprint(w, from, from)
+		} else {
+			fmt.Fprint(w, from)
+		}
+	}
+	nothing := func(w http.ResponseWriter, r *http.Request) {
+		if whole.Load() {
+			copies(w, r)
+		}
+		w.Header().Set("Content-Length", "100")
+	}
+	for name, handler := range map[string]http.HandlerFunc{"half": copies, "nothing": nothing} {
+		whole.Store(false)
+		s := newSite(t, memstore.New(), httponce.Config{}, handler)
+		for range 2 {
+			if a, err := s.try(t.Context(), "POST", "/pay", "", "Idempotency-Key", "k"); !errors.Is(err, io.ErrUnexpectedEOF) {
+				t.Errorf("%s: %+v, %v", name, a, err)
+			}
+		}
+		s.wantRan(2)
+		whole.Store(true)
+		s.want(s.post("k", ""), 200, strings.Repeat("x", 100), false)
+		s.want(s.post("k", ""), 200, strings.Repeat("x", 100), true)
+		s.wantRan(3)
+	}
+}
+
+// TestLongWrite: what exceeds the Content-Length is refused as net/http refuses it, and all
+// clients get the same.
+func TestLongWrite(t *testing.T) {
+	t.Parallel()
+	handler := func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		if n, err := io.WriteString(w, "0123456789"); n != 10 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+		if n, err := w.Write(nil); n != 0 || err != nil {
+			t.Errorf("nothing: %d, %v", n, err)
+		}
+		if n, err := io.WriteString(w, "more"); n != 0 || !errors.Is(err, http.ErrContentLength) {
+			t.Errorf("more: %d, %v", n, err)
+		}
+	}
+	bare := httptest.NewServer(http.HandlerFunc(handler)) // net/http says the same
+	t.Cleanup(bare.Close)
+	if res, err := http.Post(bare.URL, "", nil); err != nil {
+		t.Error(err)
+	} else {
+		res.Body.Close()
+	}
+	s := newSite(t, memstore.New(), httponce.Config{}, handler)
+	s.want(s.post("k", ""), 200, "0123456789", false)
+	s.want(s.post("k", ""), 200, "0123456789", true)
+	s.wantRan(1)
+}
+
+// TestDeadlinesOfTheConnection: a handler sets them as without this middleware.
+func TestDeadlinesOfTheConnection(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, memstore.New(), httponce.Config{}, func(w http.ResponseWriter, _ *http.Request) {
+		c := http.NewResponseController(w)
+		if err := errors.Join(c.EnableFullDuplex(), c.SetReadDeadline(time.Now().Add(time.Hour)), c.SetWriteDeadline(time.Unix(1, 0))); err != nil {
+			t.Error(err)
+		}
+	})
+	if a, err := s.try(t.Context(), "POST", "/pay", "", "Idempotency-Key", "k"); err == nil {
+		t.Errorf("a deadline for writing that has passed: %+v", a)
+	}
+}
+
+// TestOtherTry: what a handler decides by and what another try may change is not replayed.
+func TestOtherTry(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, memstore.New(), httponce.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Header.Get("Authorization") == "stale":
+			w.WriteHeader(http.StatusUnauthorized)
+		case r.Header.Get("If-Match") == "0":
+			w.WriteHeader(http.StatusPreconditionFailed)
+		}
+	})
+	s.want(s.post("token", "", "Authorization", "stale"), 401, "", false)
+	s.want(s.post("token", "", "Authorization", "fresh"), 200, "", false)
+	s.want(s.post("token", "", "Authorization", "fresh"), 200, "", true)
+	s.want(s.post("match", "", "If-Match", "0"), 412, "", false)
+	s.want(s.post("match", "", "If-Match", "0"), 412, "", false)
+	s.wantRan(4)
+	for _, name := range httponce.DefaultCompare() {
+		s.want(s.post(name, "", name, "a", name, "b"), 200, "", false)
+		s.want(s.post(name, "", name, "a", name, "b"), 200, "", true)
+		s.want(s.post(name, "", name, "c"), 422, "another request", false)
+		s.want(s.post(name, ""), 422, "another request", false)
+	}
+}
+
+// TestHosts: what one site was asked is not answered to another one of the same server.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, memstore.New(), httponce.Config{Compare: append(httponce.DefaultCompare(), "Host")}, func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Host) })
+	at := func(host string) got {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/pay", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		r.Header.Set("Idempotency-Key", "k")
+		r.Header.Set("User", "eve")
+		a, err := send(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	s.want(at("a.example"), 200, "a.example", false)
+	s.want(at("A.example"), 200, "a.example", true)
+	s.want(at("b.example"), 422, "another request", false)
+}
+
+// TestLongScopeAndPath: a key is legal whoever uses it, and wherever.
+func TestLongScopeAndPath(t *testing.T) {
+	t.Parallel()
+	delivery := httponce.Delivery("Webhook-Id")
+	for name, cfg := range map[string]httponce.Config{"scope": {}, "path": {Source: &delivery}} {
+		long := strings.Repeat("x/", 240)
+		cfg.Scope = func(r *http.Request) string { return r.Header.Get("Tenant") }
+		s := newSite(t, memstore.New(), cfg, numbered())
+		for i, more := range []string{"", "ü", "客户"} {
+			path, user := "/"+url.PathEscape(long+more), "eve"
+			if name == "scope" {
+				path, user = "/pay", url.PathEscape(long+more)
+			}
+			for again := range 2 {
+				s.want(s.ask("POST", path, "", "Tenant", user, "Idempotency-Key", "6ba7b810-9dad-11d1-80b4-00c04fd430c8",
+					"Webhook-Id", strings.Repeat("k", 200)), 201, fmt.Sprint(i+1, ":"), again == 1)
+			}
+		}
+		s.wantRan(3)
+	}
+}
+
+// TestSpellingsOfAPath: one endpoint has one event, whatever spelling of its path is sent.
+func TestSpellingsOfAPath(t *testing.T) {
+	t.Parallel()
+	delivery := httponce.Delivery("Webhook-Id")
+	s := newSite(t, memstore.New(), httponce.Config{Source: &delivery}, numbered())
+	s.want(s.ask("POST", "/hook", "", "Webhook-Id", "1"), 201, "1:", false)
+	s.want(s.ask("POST", "/%68ook", "", "Webhook-Id", "1"), 201, "1:", true)
+	s.want(s.ask("POST", "/a/b", "", "Webhook-Id", "1"), 201, "2:", false)
+	s.want(s.ask("POST", "/a%2Fb", "", "Webhook-Id", "1"), 201, "3:", false)
+	s.want(s.ask("POST", "/a%2fb", "", "Webhook-Id", "1"), 201, "3:", true)
+}
+
+// TestForgottenMeanwhile: a handler that took longer than the store remembers its beginning has
+// run. Its client gets its answer.
+func TestForgottenMeanwhile(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	ops, err := once.New(store, once.Config{Remember: check.MinRecordKeep, Keep: check.MinRecordKeep})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idempotent, err := httponce.New(ops, httponce.Config{Scope: byUser})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(idempotent(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for r.Context().Err() == nil {
+			if _, err := store.FindRecord(r.Context(), "http/eve/k"); errors.Is(err, driver.ErrNoRecord) {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		fmt.Fprint(w, "done")
+	})))
+	t.Cleanup(server.Close)
+	s := &site{t: t, url: server.URL}
+	s.want(s.post("k", ""), 200, "done", false)
 }

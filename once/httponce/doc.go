@@ -27,8 +27,9 @@
 // # What is recorded
 //
 // The status, the body, and the header fields that Config.Header names. Not recorded, so
-// that the next request runs the handler again, are by default 408, 409, 425, 429 and all
-// of 500 and above; see Config.Record. Neither is a panic. An answer that would be recorded
+// that the next request runs the handler again, are by default the statuses that another try
+// may change; see Recorded. Neither is a panic, nor an answer that ends before its
+// Content-Length: its client gets a connection that ends early, as without this package. An answer that would be recorded
 // and is longer than MaxAnswer is replaced by a 500 that says so, and that is recorded: the
 // effect has happened, and must not happen again.
 //
@@ -42,8 +43,9 @@
 //	401  Config.Scope does not know whose request it is
 //	409  another request with this key is under way; Retry-After says when to come again
 //	413  the body is longer than Config.MaxBody
-//	422  the key was used for another request: method, path, query or body differ (a form of
-//	     several parts differs if it has another boundary: what is sent again has the same bytes)
+//	422  the key was used for another request: method, path, query, body or a field of
+//	     Config.Compare differ (a form of several parts differs if it has another boundary:
+//	     what is sent again has the same bytes)
 //	503  the store does not answer; the handler has not run
 //
 // They are problem documents (RFC 9457). None of them is recorded.

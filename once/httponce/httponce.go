@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -46,6 +47,12 @@ type Config struct {
 	// Header names the header fields that are recorded. Defaults to DefaultHeader.
 	Header []string
 
+	// Compare names the header fields that belong to what a request asks for, beside its
+	// method, path, query and body: a repetition in which one differs is refused. A server of
+	// several sites adds "Host", which is not among them by default: a client may repeat a
+	// request at another address of the same site. Defaults to DefaultCompare.
+	Compare []string
+
 	// MaxBody is how many bytes the body of a request may have: it is read as a whole
 	// before the handler runs. Defaults to 1 MiB.
 	MaxBody int64
@@ -68,11 +75,22 @@ func DefaultHeader() []string {
 	}
 }
 
-// Recorded is what Config.Record defaults to: all but what another try may change, which is
-// 408, 409, 425, 429 and 500 and above.
+// DefaultCompare is what Config.Compare defaults to.
+func DefaultCompare() []string {
+	return []string{
+		"Content-Encoding", "Content-Range", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Match",
+		"If-Unmodified-Since", "Range",
+	}
+}
+
+// Recorded is what Config.Record defaults to: all but what another try may change, with
+// other credentials, conditions or expectations among it. That is 401, 407, 408, 409, 412,
+// 417, 425, 428, 429 and 500 and above.
 func Recorded(status int) bool {
 	switch status {
-	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusConflict,
+		http.StatusPreconditionFailed, http.StatusExpectationFailed, http.StatusTooEarly, http.StatusPreconditionRequired,
+		http.StatusTooManyRequests:
 		return false
 	}
 	return status < 500
@@ -107,6 +125,9 @@ func New(ops *once.Runner, cfg Config) (func(http.Handler) http.Handler, error) 
 	}
 	if cfg.Header == nil {
 		cfg.Header = DefaultHeader()
+	}
+	if cfg.Compare == nil {
+		cfg.Compare = DefaultCompare()
 	}
 	if cfg.MaxBody == 0 {
 		cfg.MaxBody = 1 << 20
@@ -170,9 +191,20 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 		}
 	}
 	if m.cfg.Source.anyone { // each endpoint must have the event
-		key = url.PathEscape(r.URL.EscapedPath()) + "/" + key
+		key = front.Part(path(r.URL)) + "/" + key
 	}
 	m.once(w, r, next, front.Key(m.cfg.Prefix, scope, key), body)
+}
+
+// path is a path with one spelling: %68ook is hook, and a%2Fb stays another than a/b.
+func path(u *url.URL) string {
+	parts := strings.Split(u.EscapedPath(), "/")
+	for i, part := range parts {
+		if text, err := url.PathUnescape(part); err == nil {
+			parts[i] = url.PathEscape(text)
+		}
+	}
+	return strings.Join(parts, "/")
 }
 
 // read reads the body, and has the handler read it again.
@@ -195,6 +227,11 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		to := newRecorder(w)
 		to.run(next, r.WithContext(ctx))
 		got := to.whole()
+		if to.short(r.Method) {
+			m.cfg.Logger.ErrorContext(ctx, "an answer ended before its Content-Length and is not recorded", "key", driver.Printable(key), "status", got.status)
+			ran = &got
+			return nil, front.ErrNotRecorded
+		}
 		recorded := m.cfg.Record(got.status)
 		var text []byte
 		var err error
@@ -220,7 +257,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 		m.replay(w, r, key, record)
 	case superseded:
 		m.replay(w, r, key, later)
-	case ran != nil && !errors.Is(err, driver.ErrSuperseded):
+	case ran != nil && (!errors.Is(err, driver.ErrSuperseded) || front.Forgotten(err)):
 		// What it says is true, also if the next request runs the handler again.
 		m.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
 		ran.send(w)
@@ -234,7 +271,14 @@ func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
 	if m.cfg.Source.anyone {
 		return nil
 	}
-	parts := []string{r.Method, r.URL.EscapedPath(), r.URL.RawQuery, string(body)}
+	parts := []string{r.Method, path(r.URL), r.URL.RawQuery, string(body)}
+	for _, name := range m.cfg.Compare {
+		value := strings.Join(r.Header.Values(name), ", ")
+		if strings.EqualFold(name, "Host") { // net/http has it elsewhere
+			value = strings.ToLower(r.Host)
+		}
+		parts = append(parts, value)
+	}
 	if len(r.PostForm) > 0 { // others have read the body
 		parts = append(parts, r.PostForm.Encode())
 	}
@@ -280,7 +324,7 @@ func (m *middleware) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	switch {
 	case errors.As(err, &known):
 	case errors.Is(err, once.ErrOtherRequest):
-		known = &refusal{http.StatusUnprocessableEntity, "The key was used for another request", "Draw another key for another operation. Method, path, query and body of a repetition are those of the first request."}
+		known = &refusal{http.StatusUnprocessableEntity, "The key was used for another request", "Draw another key for another operation. Method, path, query, body and conditions of a repetition are those of the first request."}
 	case errors.As(err, new(*baton.KeyError)):
 		known = &refusal{http.StatusBadRequest, "The key is not legal", "It has a few hundred bytes at most, and no characters that cannot be seen."}
 	case errors.Is(err, baton.ErrHeld), errors.Is(err, front.ErrWaited), errors.Is(err, driver.ErrSuperseded):

@@ -81,6 +81,10 @@ func (s *site) try(ctx context.Context, method, path, body string, header ...str
 	for i := 0; i < len(header); i += 2 {
 		r.Header.Add(header[i], header[i+1])
 	}
+	return send(r)
+}
+
+func send(r *http.Request) (got, error) {
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return got{}, err
@@ -232,8 +236,13 @@ func TestWhatIsRecorded(t *testing.T) {
 		{402, true},
 		{404, true},
 		{499, true},
+		{401, false},
+		{407, false},
 		{408, false},
 		{409, false},
+		{412, false},
+		{417, false},
+		{428, false},
 		{425, false},
 		{429, false},
 		{500, false},

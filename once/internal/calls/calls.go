@@ -64,7 +64,7 @@ func New(c Calls) (*Calls, error) {
 func Recorded(c code.Code) bool {
 	switch c {
 	case code.Code_ABORTED, code.Code_CANCELLED, code.Code_DEADLINE_EXCEEDED, code.Code_RESOURCE_EXHAUSTED, code.Code_UNAVAILABLE,
-		code.Code_INTERNAL, code.Code_UNKNOWN, code.Code_DATA_LOSS, code.Code_UNIMPLEMENTED:
+		code.Code_INTERNAL, code.Code_UNKNOWN, code.Code_DATA_LOSS, code.Code_UNIMPLEMENTED, code.Code_UNAUTHENTICATED:
 		return false
 	}
 	return true
@@ -112,7 +112,7 @@ func (c *Calls) Do(ctx context.Context, call Call) Outcome {
 	if !ok {
 		return failed(code.Code_INTERNAL, fmt.Sprintf("a %T is no message of protobuf", call.Request))
 	}
-	request, err := proto.MarshalOptions{Deterministic: true}.Marshal(message)
+	request, err := canonical(message)
 	if err != nil {
 		return failed(code.Code_INTERNAL, "the request cannot be compared")
 	}
@@ -144,7 +144,7 @@ func (c *Calls) once(ctx context.Context, run func(context.Context) (any, *rpc.S
 		return c.replay(ctx, key, record)
 	case superseded:
 		return c.replay(ctx, key, later)
-	case ran && !errors.Is(err, driver.ErrSuperseded):
+	case ran && (!errors.Is(err, driver.ErrSuperseded) || front.Forgotten(err)):
 		// What it says is true, also if the next call runs the handler again.
 		c.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
 		return own

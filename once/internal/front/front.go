@@ -3,10 +3,13 @@ package front
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"errors"
 	"net/url"
 	"time"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/once"
 )
 
@@ -58,8 +61,28 @@ func Later(err error) (record []byte, ok bool) {
 	return unrecorded.Instead.Result, true
 }
 
+// Forgotten reports whether the attempt that failed with err has ended and could not be
+// recorded because the store does not remember that it began: no other one has its answer.
+func Forgotten(err error) bool {
+	superseded, ok := errors.AsType[*driver.SupersededError](err)
+	return ok && superseded.Last == 0
+}
+
 // Key is the key of an operation: what two scopes call alike are two.
-func Key(prefix, scope, key string) string { return prefix + url.PathEscape(scope) + "/" + key }
+func Key(prefix, scope, key string) string { return prefix + Part(scope) + "/" + key }
+
+// maxPart leaves room for two parts and the key of a client.
+const maxPart = 100
+
+// Part is a text as a part of a key, without a slash. No other text gives the same. A long
+// one becomes a hash: whose key is too long is the client's matter, and it sets only its own.
+func Part(text string) string {
+	if escaped := url.PathEscape(text); len(escaped) <= maxPart {
+		return escaped
+	}
+	sum := sha256.Sum256([]byte(text))
+	return "#" + base64.RawURLEncoding.EncodeToString(sum[:]) // PathEscape leaves no "#"
+}
 
 type attemptKey struct{}
 

@@ -109,6 +109,48 @@ func overrideCases() []limitCase {
 			},
 		},
 		{
+			name: "overrides: of nothing",
+			why:  "an operator who stops one caller sets an override of 0; a store that refuses or changes it lets the caller go on",
+			run: func(t *limitTest) {
+				o := limits.Override{Key: "a"}
+				t.override(0, o, time.Hour)
+				t.overridden(o)
+				o.Period, o.Burst = time.Minute, 5
+				t.override(1, o, time.Hour)
+				t.overridden(o)
+				for _, l := range []limits.Limit{
+					{Algorithm: limits.FixedWindow, N: 5, Period: time.Hour},
+					{Algorithm: limits.SlidingWindow, N: 5, Period: time.Hour, Parts: 60},
+					{Algorithm: limits.SlidingLog, N: 5, Period: time.Hour},
+					{Algorithm: limits.EstimatedWindow, N: 5, Period: time.Hour},
+					{Algorithm: limits.TokenBucket, N: 5, Period: time.Hour, Burst: 7},
+					{Algorithm: limits.LeakyBucket, N: 5, Period: time.Hour, Burst: 7},
+				} {
+					// A caller that obeys asks for more than the limit ever gives, beside other limits.
+					key, free := fmt.Sprint("blocked ", l.Algorithm), fmt.Sprint("free ", l.Algorithm)
+					take := func(cost int64) limits.Taken {
+						t.Helper()
+						taken, err := t.all[1].Take(t.ctx, limits.Request{Takes: []limits.Take{
+							{Key: free, Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: 1000 * time.Hour}, Cost: 1},
+							{Key: key, Limit: l, Cost: cost},
+						}})
+						if err != nil {
+							t.Fatalf("%v", err)
+						}
+						return taken
+					}
+					for range 3 {
+						if d := take(l.Capacity() + 1); d.OK || d.Retry != limits.Never {
+							t.Errorf("%v: a cost above the capacity: %+v", l.Algorithm, d)
+						}
+					}
+					if d := take(1); !d.OK {
+						t.Errorf("%v: what was refused was taken: %+v", l.Algorithm, d)
+					}
+				}
+			},
+		},
+		{
 			name: "overrides: removed",
 			why:  "what was set by mistake must be gone for everybody at once, and nothing else with it",
 			run: func(t *limitTest) {
@@ -281,7 +323,7 @@ func overrideCases() []limitCase {
 					}
 				}
 				for i, o := range []limits.Override{
-					{N: 0}, {N: -1}, {N: 1 << 51}, {N: 1, Period: -1}, {N: 1, Period: time.Second + 1}, {N: 1, Burst: -1}, {N: 1, Burst: 1 << 51},
+					{N: -1}, {N: 1 << 51}, {N: 1, Period: -1}, {N: 1, Period: time.Second + 1}, {N: 1, Burst: -1}, {N: 1, Burst: 1 << 51},
 				} {
 					o.Key = "k"
 					if err := t.overrider(i).SetOverride(t.ctx, o, time.Hour); !errors.As(err, new(*limits.Error)) {

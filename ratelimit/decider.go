@@ -116,7 +116,7 @@ func (d *Decider) request(q Question) (all []Limit, r limits.Request, err error)
 	all, r.Takes = make([]Limit, len(q.Asks)), make([]limits.Take, len(q.Asks))
 	for i, a := range q.Asks {
 		limit := d.l.over.of(a.Limit, a.Key)
-		r.Takes[i] = limits.Take{Key: a.Key, Limit: limit.at(now), Cost: limit.cost(a.Cost)}
+		r.Takes[i] = limits.Take{Key: a.Key, Limit: limit.at(now), Cost: limit.asks(a.Cost)}
 		limit.name = a.Name
 		all[i] = limit
 	}

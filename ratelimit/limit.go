@@ -22,6 +22,7 @@ type Limit struct {
 
 	longest    time.Duration // of a LeakyBucket: the longest wait in its queue
 	overridden bool          // by an override in the store
+	blocked    bool          // by one that allows nothing
 }
 
 // FixedWindow allows n in every window of a period. Windows begin at multiples of
@@ -169,6 +170,15 @@ func (l Limit) cost(n int64) int64 {
 		return min(n, 1)
 	}
 	return n
+}
+
+// asks is what a decision about n asks of the store: more than it ever gives, if an override
+// allows nothing.
+func (l Limit) asks(n int64) int64 {
+	if l.blocked && n > 0 {
+		return l.rule.Capacity() + 1
+	}
+	return l.cost(n)
 }
 
 // String describes the limit: "sliding-window 100 per 1m0s".

@@ -295,7 +295,7 @@ func (l *Limiter) request(key string, n int64) (all []Limit, r limits.Request, e
 		if limit.calendar.unit != 0 && now.IsZero() {
 			now = time.Now()
 		}
-		r.Takes[i] = limits.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.cost(n)}
+		r.Takes[i] = limits.Take{Key: limit.key(key), Limit: limit.at(now), Cost: limit.asks(n)}
 	}
 	return all, r, nil
 }
@@ -334,6 +334,14 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
 		capacity := rule.Capacity()
+		if all[i].blocked { // whoever decides, also while the store fails
+			capacity, x.Remaining, x.Next = 0, 0, 0
+			if r.Takes[i].Cost > 0 && all[i].shadow {
+				x.OK, x.Retry, out.WouldRefuse = false, Never, true
+			} else if r.Takes[i].Cost > 0 {
+				x.OK, x.Retry, out.OK, out.RetryAfter, out.Wait = false, Never, false, Never, 0
+			}
+		}
 		out.limits[i] = LimitResult{
 			Name: all[i].name, OK: x.OK, Shadow: all[i].shadow, Overridden: all[i].overridden, Near: !by.Fallback() && all[i].near(capacity, x.Remaining),
 			Limit: capacity, Remaining: x.Remaining, Period: period(rule, t.At),

@@ -21,7 +21,9 @@ import (
 // changes how much is allowed, and not how it is counted. New refuses a store that keeps
 // none with an error that wraps errors.ErrUnsupported.
 //
-// An override gives N per Period in place of those of the limit. The burst of a
+// An override gives N per Period in place of those of the limit; one with an N of 0 blocks
+// the key: nothing is allowed until it ends, also while the store fails, and RetryAfter is
+// Never. The burst of a
 // TokenBucket, and the part of a LeakyBucket that goes Ahead, change in the same ratio,
 // unless the override names a burst. A LeakyBucket keeps its longest wait, a
 // SlidingWindow has the sub-windows that are usual for another Period. What a limit cannot
@@ -48,7 +50,7 @@ func (overridable) option(c *config) { c.overridable = true }
 // An Override is what stands in place of the numbers of one limit for one key.
 type Override struct {
 	Name   string        // of the limit, "" if it has none
-	N      int64         // how many are allowed
+	N      int64         // how many are allowed; 0 allows nothing
 	Period time.Duration // in that time; with 0 in the period of the limit
 	Burst  int64         // of a TokenBucket; with 0 it changes as the rate does
 }
@@ -59,8 +61,10 @@ type Override struct {
 // does from its next decision on, if the look at the overrides that follows succeeds, and
 // but for what lies in a batch.
 //
+// A limit that counts ForAll has one key for all callers, "*/" and its name.
+//
 // It refuses with a *LimitError, and changes nothing, if the Limiter is not Overridable or
-// has no such limit, or if the limit cannot keep the numbers. With 1000 overrides in the
+// has no such limit, if the limit counts ForAll and the key is another, or if the limit cannot keep the numbers. With 1000 overrides in the
 // store it fails with a *limits.OverridesFullError.
 func (l *Limiter) SetOverride(ctx context.Context, key string, o Override, keep time.Duration) error {
 	if err := check.Key(key); err != nil {
@@ -75,7 +79,13 @@ func (l *Limiter) SetOverride(ctx context.Context, key string, o Override, keep 
 		return &LimitError{Key: key, Reason: fmt.Sprintf("no limit is named %q", o.Name)}
 	}
 	to := limits.Override{Key: all[i].key(key), N: o.N, Period: o.Period, Burst: o.Burst}
+	if all[i].all && key != to.Key {
+		return &LimitError{Key: key, Reason: fmt.Sprintf("the limit counts all keys together, and is overridden for all: as the key %q", to.Key)}
+	}
 	if err := limits.CheckOverride(to, keep); err != nil {
+		if e, ok := errors.AsType[*LimitError](err); ok {
+			err = &LimitError{Key: key, Reason: e.Reason} // the caller does not know the key in the store
+		}
 		return err
 	}
 	if keep > 0 {
@@ -354,6 +364,10 @@ func (l Limit) under(o limits.Override) (Limit, error) {
 	before := l.rule
 	to := l
 	to.overridden = true
+	if o.N == 0 {
+		to.blocked = true
+		return to, nil
+	}
 	r := &to.rule
 	switch {
 	case o.Burst != 0 && r.Algorithm != limits.TokenBucket:

@@ -219,8 +219,8 @@ func TestOverrideOfNamedLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newKeeper()
 		l := limiter(t, store, ratelimit.SlidingLog(5, time.Hour).Named("each"), ratelimit.SlidingLog(50, time.Hour).Named("all").ForAll(), ratelimit.Overridable())
-		for _, o := range []ratelimit.Override{{Name: "each", N: 6}, {Name: "all", N: 70}} {
-			if err := l.SetOverride(t.Context(), "k{", o, time.Hour); err != nil {
+		for key, o := range map[string]ratelimit.Override{"k{": {Name: "each", N: 6}, "*/all": {Name: "all", N: 70}} {
+			if err := l.SetOverride(t.Context(), key, o, time.Hour); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -233,6 +233,102 @@ func TestOverrideOfNamedLimits(t *testing.T) {
 		for _, o := range must2(t)(store.mem.Overrides(t.Context())) {
 			if o.Key != "each//k{" && o.Key != "*/all" {
 				t.Errorf("overridden is %q", o.Key)
+			}
+		}
+	})
+}
+
+// An override of 0 blocks its key, in every way to ask and whatever the algorithm: also those
+// that wait, and while the store fails. It takes nothing, and other keys go on.
+func TestOverrideBlocks(t *testing.T) {
+	for name, limit := range map[string]ratelimit.Limit{
+		"fixed": ratelimit.FixedWindow(5, 24*time.Hour), "sliding": ratelimit.SlidingWindow(5, 24*time.Hour),
+		"log": ratelimit.SlidingLog(5, 24*time.Hour), "estimated": ratelimit.EstimatedWindow(5, 24*time.Hour),
+		"token bucket": ratelimit.TokenBucket(5, 24*time.Hour, 5), "calls": ratelimit.SlidingWindow(5, 24*time.Hour).PerCall(),
+		"leaky bucket": ratelimit.LeakyBucket(5, 24*time.Hour, 24*time.Hour).Ahead(5), "day": ratelimit.PerDay(5, time.UTC),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, store := t.Context(), newKeeper()
+				other := ratelimit.SlidingWindow(100, 240*time.Hour).Named("other")
+				l := limiter(t, store, limit.Named("one"), other, ratelimit.FailOpen(time.Second), ratelimit.Overridable())
+				for range 5 {
+					allow(t, l, "k", 1)
+				}
+				waiting := make(chan error, 3)
+				for range cap(waiting) {
+					go func() {
+						_, err := l.Wait(ctx, "k")
+						waiting <- err
+					}()
+				}
+				synctest.Wait()
+				if err := l.SetOverride(ctx, "k", ratelimit.Override{Name: "one"}, time.Hour); err != nil {
+					t.Fatal(err)
+				}
+				for range cap(waiting) {
+					if err := <-waiting; !errors.Is(err, ratelimit.ErrRefused) {
+						t.Errorf("a caller that waited: %v", err)
+					}
+				}
+				blocked := func(what string, r ratelimit.Result, err error) {
+					t.Helper()
+					refused, ok := errors.AsType[*ratelimit.RefusedError](err)
+					if ok {
+						r = refused.Result
+					} else if err != nil {
+						t.Fatalf("%s: %v", what, err)
+					}
+					if r.OK || r.RetryAfter != ratelimit.Never || r.Name != "one" || r.Limit != 0 || r.Remaining != 0 || !r.Limits()[0].Overridden {
+						t.Errorf("%s: %+v", what, r)
+					}
+				}
+				ask := func(what string) {
+					t.Helper()
+					r, err := l.Allow(ctx, "k")
+					blocked(what+", Allow", r, err)
+					r, err = l.Wait(ctx, "k")
+					blocked(what+", Wait", r, err)
+					res, err := l.Reserve(ctx, "k", 1)
+					blocked(what+", Reserve", res.Result, err)
+				}
+				ask("blocked")
+				if r, err := l.Peek(ctx, "k"); err != nil || r.Limit != 0 || r.Remaining != 0 {
+					t.Errorf("a look: %+v, %v", r, err)
+				}
+				if r, err := l.Allow(ctx, "free"); err != nil || !r.OK {
+					t.Errorf("another key: %+v, %v", r, err)
+				}
+				down := driver.ErrUnavailable
+				store.takeErr.Store(&down)
+				ask("the store fails")
+				if r, err := l.Allow(ctx, "free"); err != nil || !r.OK {
+					t.Errorf("another key while the store fails: %+v, %v", r, err)
+				}
+				store.takeErr.Store(nil)
+				time.Sleep(time.Hour + 10*time.Second)
+				if got, want := capacity(t, l, "k"), capacity(t, l, "new"); got != want {
+					t.Errorf("after it %d are allowed, want %d", got, want)
+				}
+				if r, err := l.Peek(ctx, "k"); err != nil || r.Limits()[1].Remaining != 95 {
+					t.Errorf("the other limit: %+v, %v", r, err)
+				}
+			})
+		})
+	}
+}
+
+// A shadow that is blocked refuses nothing, and says that it would.
+func TestOverrideBlocksShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newKeeper()
+		l := limiter(t, store, ratelimit.SlidingWindow(5, time.Hour).Named("tried").Shadow(), ratelimit.SlidingWindow(2, time.Hour).Named("real"), ratelimit.Overridable())
+		if err := l.SetOverride(t.Context(), "k", ratelimit.Override{Name: "tried"}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 3 {
+			if r, err := l.Allow(t.Context(), "k"); err != nil || r.OK != (i < 2) || !r.WouldRefuse {
+				t.Errorf("%d: %+v, %v", i, r, err)
 			}
 		}
 	})
@@ -423,10 +519,12 @@ func TestOverridableRefuses(t *testing.T) {
 		store := newKeeper()
 		plain := limiter(t, store, ratelimit.SlidingWindow(5, time.Minute))
 		l := limiter(t, store, ratelimit.SlidingWindow(5, time.Minute), ratelimit.Overridable())
+		all := limiter(t, store, ratelimit.SlidingWindow(5, time.Minute).Named("all").ForAll(), ratelimit.Overridable())
 		for what, err := range map[string]error{
 			"not Overridable": plain.SetOverride(ctx, "k", ratelimit.Override{N: 1}, time.Minute),
 			"no such limit":   l.SetOverride(ctx, "k", ratelimit.Override{Name: "x", N: 1}, time.Minute),
-			"zero":            l.SetOverride(ctx, "k", ratelimit.Override{}, time.Minute),
+			"below zero":      l.SetOverride(ctx, "k", ratelimit.Override{N: -1}, time.Minute),
+			"for all":         all.SetOverride(ctx, "k", ratelimit.Override{Name: "all", N: 1}, time.Minute),
 			"for ever":        l.SetOverride(ctx, "k", ratelimit.Override{N: 1}, 366*24*time.Hour),
 			"into the past":   l.SetOverride(ctx, "k", ratelimit.Override{N: 1}, -1),
 		} {

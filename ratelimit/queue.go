@@ -118,7 +118,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 		s := &q.standing[i]
 		cost := s.limit.cost(n)
 		switch {
-		case s.limit.shadow:
+		case s.limit.shadow, s.limit.blocked: // which the store refuses at once
 		case s.bucket():
 			at = later(at, s.turn(cost, 0, now).Add(-askAhead))
 		case s.left >= cost:

@@ -153,7 +153,7 @@ func (l *Limiter) queueOf(key string) string {
 // never reports whether n is more than a limit ever allows.
 func (l *Limiter) never(key string, n int64) bool {
 	for _, limit := range l.limitsOf(key) {
-		if !limit.shadow && limit.cost(n) > limit.rule.Capacity() {
+		if !limit.shadow && limit.asks(n) > limit.rule.Capacity() {
 			return true
 		}
 	}

@@ -466,6 +466,9 @@ func byOverride(r ratelimit.Result) string {
 
 // describeRefusal says why nothing was allowed, after a wait of at most waited.
 func describeRefusal(r ratelimit.Result, waited time.Duration) string {
+	if r.Limit == 0 && byOverride(r) != "" {
+		return fmt.Sprintf("refused: %q is blocked%s", safe(r.Key), byOverride(r))
+	}
 	text := fmt.Sprintf("refused: %q has %d of %d left%s", safe(r.Key), r.Remaining, r.Limit, byOverride(r))
 	if r.Cost > 1 {
 		text += fmt.Sprintf(" and %d are asked for", r.Cost)

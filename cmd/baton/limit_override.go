@@ -48,13 +48,14 @@ the store's clock, or by "baton limit unset".
 ` + exitTableOverride,
 		Example: `  baton limit set --rate 500/1m --for 2h api/acme
   baton limit set --rate 5000 --for 24h --name orders acme      another number in the same period
-  baton limit set --rate 10/s --burst 50 --for 30m '*/everybody'`,
+  baton limit set --rate 10/s --burst 50 --for 30m '*/everybody'
+  baton limit set --rate 0 --for 15m api/acme                   block the key`,
 		Args:              oneArg("KEY"),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	f := cmd.Flags()
-	f.StringVar(&text, "rate", "", "the limit, `N/PERIOD`: 500/1m, 5/s; or N alone, in the period that the limit\nhas; a limit per day, week, month or year takes N alone")
-	f.Int64Var(&burst, "burst", 0, "how many a token bucket holds (default: as the rate changes)")
+	f.StringVar(&text, "rate", "", "the limit, `N/PERIOD`: 500/1m, 5/s; or N alone, in the period that the limit\nhas; a limit per day, week, month or year takes N alone; 0 blocks the key")
+	f.Int64Var(&burst, "burst", 0, "how many a token bucket holds (default: in the ratio of the rates, so that a\nburst of 100 under 100/h becomes 3600000 under 1000/s)")
 	f.DurationVar(&keep, "for", 0, "how long: 30m, 2h, at most 720h")
 	f.StringVar(&name, "name", "", "the name of the limit or rule, if it has one")
 	_ = cmd.MarkFlagRequired("rate")
@@ -202,8 +203,8 @@ func parseOverride(text string) (rate, error) {
 		return parseRate(text)
 	}
 	n, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
-	if err != nil || n < 1 {
-		return rate{}, usage("--rate %s: it is N/PERIOD, such as 100/1m or 5/s, or N alone, with N above zero", safe(text))
+	if err != nil || n < 0 {
+		return rate{}, usage("--rate %s: it is N/PERIOD, such as 100/1m or 5/s, or N alone; 0 blocks the key", safe(text))
 	}
 	return rate{n: n}, nil
 }
@@ -225,6 +226,9 @@ func overrideKey(key, name string) (string, error) {
 
 // overrideRate is what an override allows, for people.
 func overrideRate(o limits.Override) string {
+	if o.N == 0 {
+		return "blocked"
+	}
 	text := strconv.FormatInt(o.N, 10)
 	if o.Period != 0 {
 		text += " per " + short(o.Period)

@@ -47,7 +47,7 @@ type Override struct {
 	// Key is that of the limit in the store: see Take.Key.
 	Key string
 
-	// N per Period is the rate. With a Period of 0 the limit keeps its own. It is in
+	// N per Period is the rate; an N of 0 allows nothing. With a Period of 0 the limit keeps its own. It is in
 	// whole microseconds.
 	N      int64
 	Period time.Duration
@@ -80,8 +80,8 @@ func CheckOverride(o Override, keep time.Duration) error {
 		return refuse("for %v: it can stand for at most %v, a lasting change belongs into the program's limits", keep, MaxOverrideKeep)
 	case keep == 0:
 		return nil
-	case o.N < 1 || o.N >= maxNumber:
-		return refuse("of %d: it allows at least 1 and at most %d", o.N, int64(maxNumber-1))
+	case o.N < 0 || o.N >= maxNumber:
+		return refuse("of %d: it allows at least 0, which blocks the key, and at most %d", o.N, int64(maxNumber-1))
 	case o.Period < 0 || o.Period%time.Microsecond != 0:
 		return refuse("with a period of %v: that is whole microseconds, and not negative", o.Period)
 	case o.Burst < 0 || o.Burst >= maxNumber:

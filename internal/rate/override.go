@@ -50,5 +50,5 @@ func ParseOverride(text string) (o Override, ok bool) {
 			return Override{}, false
 		}
 	}
-	return o, o.N > 0 && o.N < exact && o.Burst < exact && o.Until <= latest && o.Period <= int64(math.MaxInt64/time.Microsecond)
+	return o, o.N < exact && o.Burst < exact && o.Until <= latest && o.Period <= int64(math.MaxInt64/time.Microsecond)
 }

@@ -24,7 +24,7 @@ func TestOverrideText(t *testing.T) {
 	if got, lasts := kept.At("k", kept.Until); lasts {
 		t.Errorf("at its end: %+v", got)
 	}
-	for _, text := range []string{"", "5", "5 0 0", "5 0 0 1 1", "0 0 0 1", "-5 0 0 1", "5 -1 0 1", "5 0 0 99999999999999999999", "5  0 1", "5 0 0 1 ", " 5 0 0 1", "5 0 0 x"} {
+	for _, text := range []string{"", "5", "5 0 0", "5 0 0 1 1", "-5 0 0 1", "5 -1 0 1", "5 0 0 99999999999999999999", "5  0 1", "5 0 0 1 ", " 5 0 0 1", "5 0 0 x"} {
 		if got, ok := rate.ParseOverride(text); ok {
 			t.Errorf("%q is read as %+v", text, got)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -342,8 +343,12 @@ func (e *entry) reserve(ctx context.Context) (*ratelimit.Reservation, time.Durat
 	if err != nil {
 		return nil, 0, err
 	}
-	if !r.Result.OK {
-		return nil, r.Result.RetryAfter, &ratelimit.RefusedError{Result: r.Result}
+	if result := r.Result; !result.OK {
+		blocked := func(l ratelimit.LimitResult) bool { return !l.OK && l.Overridden && l.Limit == 0 }
+		if result.RetryAfter == ratelimit.Never && slices.ContainsFunc(result.Limits(), blocked) {
+			result.RetryAfter = e.cfg.Longest // an override ends
+		}
+		return nil, result.RetryAfter, &ratelimit.RefusedError{Result: result}
 	}
 	if err := sleep(ctx, r.Result.Wait); err != nil {
 		cancel(ctx, r)

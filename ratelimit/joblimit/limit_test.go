@@ -14,6 +14,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/joblimit"
+	"github.com/batonhq/baton/store/memstore"
 )
 
 func locker(t *testing.T, s driver.Locks) *baton.Locker {
@@ -235,6 +236,29 @@ func TestRunWaiting(t *testing.T) {
 		cancel(reason)
 		if err := <-done; !errors.Is(err, reason) {
 			t.Errorf("a wait whose context ended: %v", err)
+		}
+	})
+}
+
+// A job whose key an override blocks goes back: the override ends.
+func TestBlockedByAnOverride(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rate, err := ratelimit.New(memstore.New(), ratelimit.TokenBucket(5, time.Minute, 5), ratelimit.Overridable())
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := limit(t, joblimit.Config{Rate: rate})
+		if err := rate.SetOverride(t.Context(), "k", ratelimit.Override{}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		for err := error(&joblimit.BackError{}); err != nil; {
+			if err = l.Run(t.Context(), "k", nothing); err != nil {
+				time.Sleep(wantBack(t, err).After)
+			}
+		}
+		if took := time.Since(began); took < time.Hour || took > time.Hour+5*joblimit.DefaultLongest {
+			t.Errorf("the job ran after %v", took)
 		}
 	})
 }

@@ -37,7 +37,7 @@ type serving struct {
 	group   string
 	users   []string
 	maxHold time.Duration
-	rules   string
+	rules   []string
 	roles   string
 	audit   string
 	keep    time.Duration
@@ -104,7 +104,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")
 	f.StringVar(&k.audit, "audit", "", "`FILE` for a line for each denial, and for each break by the page; - is standard error")
-	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
+	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be\nrepeated")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
 	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
@@ -239,8 +239,8 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 	var file *rules.File
-	if k.rules != "" {
-		if file, err = rules.Open(k.rules); err != nil {
+	if len(k.rules) > 0 {
+		if file, err = rules.Open(k.rules...); err != nil {
 			return &exit{exitConfig, ofRules(err)}
 		}
 	}

@@ -25,9 +25,11 @@ func (a *app) checkCommand() *cobra.Command {
 line and column, and shows what the rules say. No store is needed. What the format is
 stands in docs/rules.md; a configuration of envoyproxy/ratelimit is such a file.
 
-Each file is checked by itself. With -o json: a list of what each rule says for a tier
+Several files are checked together, as agent and serve read them; of a folder, the files
+in it whose names end in .yaml or .yml. With -o json: a list of what each rule says for a tier
 or a key, or for those that it names none for.`,
 		Example: `  baton limit check rules.yaml
+  baton limit check /etc/baton/rules/
   baton limit check -o json rules.yaml | jq '.[].rule'`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -42,20 +44,11 @@ or a key, or for those that it names none for.`,
 		if err != nil {
 			return err
 		}
-		var all []ruleLine
-		var mistakes rules.Errors
-		for _, name := range args {
-			r, err := a.readRules(name)
-			if several, ok := errors.AsType[rules.Errors](err); ok {
-				mistakes = append(mistakes, several...)
-			} else if err != nil {
-				return usage("%w", err)
-			}
-			all = append(all, ruleLines(r)...)
+		r, err := a.readRules(args)
+		if err != nil {
+			return a.mistakes(err)
 		}
-		if len(mistakes) > 0 {
-			return a.mistakes(mistakes)
-		}
+		all := ruleLines(r)
 		if asJSON {
 			if all == nil {
 				all = []ruleLine{}
@@ -84,10 +77,13 @@ func (a *app) mistakes(err error) error {
 	return &exit{exitUsage, nil}
 }
 
-// readRules reads a file of rules, or standard input.
-func (a *app) readRules(name string) (rules.Rules, error) {
-	if name != "-" {
-		return rules.Load(name)
+// readRules reads files of rules, or standard input.
+func (a *app) readRules(names []string) (rules.Rules, error) {
+	switch {
+	case !slices.Contains(names, "-"):
+		return rules.Load(names...)
+	case len(names) > 1:
+		return rules.Rules{}, errors.New("standard input is read alone, and not with other files")
 	}
 	text, err := io.ReadAll(io.LimitReader(a.stdin, rules.MaxFile+1))
 	if err != nil {

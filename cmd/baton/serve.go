@@ -42,7 +42,7 @@ type serverFlags struct {
 	key      string
 	clientCA string
 	hosts    []string
-	rules    string
+	rules    []string
 	audit    string
 }
 
@@ -102,7 +102,7 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
 	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
 	f.StringArrayVar(&k.hosts, "host", nil, "host name accepted for unauthenticated requests, beside localhost (repeatable)")
-	f.StringVar(&k.rules, "rules", "", "`FILE` with limits that clients may ask")
+	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be\nrepeated")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	cmd.RunE = does(func(ctx context.Context, _ []string) error {
@@ -254,10 +254,10 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 			return nil, &exit{exitConfig, ofFile(k.secret, err)}
 		}
 	}
-	if k.rules != "" {
+	if len(k.rules) > 0 {
 		// A store that fails is no error for callers of limits: each server decides alone then.
 		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
-		if f.rules, err = rules.OpenOr(k.rules, alone); err != nil {
+		if f.rules, err = rules.OpenOr(alone, k.rules...); err != nil {
 			return nil, &exit{exitConfig, ofRules(err)}
 		}
 	}

@@ -64,7 +64,7 @@ on each request.`,
 			if err := by.check(cmd); err != nil {
 				return err
 			}
-			if by.file != "" {
+			if len(by.files) > 0 {
 				events, err := a.events(bursts, args)
 				if err != nil {
 					return err

@@ -21,13 +21,13 @@ import (
 
 // replay are the flags that say through what rules requests are replayed.
 type replay struct {
-	file, rule, tier, domain string
-	describe                 []string
+	rule, tier, domain string
+	files, describe    []string
 }
 
 func (r *replay) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVar(&r.file, "rules", "", "replay through the rules of a `FILE`")
+	f.StringArrayVar(&r.files, "rules", nil, "replay through the rules of a `FILE`, or of those of a folder; may be repeated")
 	f.StringVar(&r.rule, "rule", "", "the `NAME` of a rule (default: each)")
 	f.StringVar(&r.tier, "tier", "", "the `TIER` of all requests (default: each of the rule)")
 	f.StringVar(&r.domain, "domain", "", "the `NAME` of a domain, in place of a rule")
@@ -36,7 +36,7 @@ func (r *replay) flags(cmd *cobra.Command) {
 }
 
 func (r *replay) check(cmd *cobra.Command) error {
-	if r.file == "" {
+	if len(r.files) == 0 {
 		for _, flag := range []string{"rules", "rule", "tier", "domain", "describe"} {
 			if cmd.Flags().Changed(flag) {
 				return usage("--%s goes with --rules FILE", flag)
@@ -72,7 +72,7 @@ type scenario struct {
 }
 
 func (a *app) replayRules(by *replay, events []simulate.Event, asJSON bool) error {
-	all, err := a.readRules(by.file)
+	all, err := a.readRules(by.files)
 	if err != nil {
 		return a.mistakes(err)
 	}
@@ -105,9 +105,9 @@ func (a *app) replayRules(by *replay, events []simulate.Event, asJSON bool) erro
 	}
 	if len(out) == 0 {
 		if by.rule == "" {
-			return usage("%s names no rules: say a domain with --domain, and what is described with --describe", safe(by.file))
+			return usage("%s names no rules: say a domain with --domain, and what is described with --describe", safe(strings.Join(by.files, ", ")))
 		}
-		return usage("%s has no rule %q", safe(by.file), by.rule)
+		return usage("%s has no rule %q", safe(strings.Join(by.files, ", ")), by.rule)
 	}
 	if asJSON {
 		return printJSON(a.stdout, out, false)

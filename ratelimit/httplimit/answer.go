@@ -94,7 +94,7 @@ func tightest(a front.Answer) ratelimit.LimitResult {
 func policies(limits []ratelimit.LimitResult) string {
 	b := make([]byte, 0, 32*len(limits))
 	for i, l := range limits {
-		b = appendItem(b, i, front.Name(l.Name))
+		b = appendItem(b, i, clientName(l))
 		b = appendParameter(b, "q", l.Limit)
 		b = appendParameter(b, "w", front.Up(l.Period, time.Second))
 	}
@@ -106,7 +106,7 @@ func policies(limits []ratelimit.LimitResult) string {
 func standing(a front.Answer) string {
 	b := make([]byte, 0, 32*len(a.Limits))
 	for i, l := range a.Limits {
-		b = appendItem(b, i, front.Name(l.Name))
+		b = appendItem(b, i, clientName(l))
 		b = appendParameter(b, "r", max(l.Remaining, 0))
 		if next := l.NextAfter; next > 0 && (a.OK || !l.OK) {
 			b = appendParameter(b, "t", front.Up(next, time.Second))
@@ -115,22 +115,29 @@ func standing(a front.Answer) string {
 	return string(b)
 }
 
-// appendItem begins an item of a list of structured fields (RFC 9651), a string.
-// Characters that such a string cannot contain become question marks.
+// clientName is what a client knows a limit by: bytes that a string of structured fields (RFC
+// 9651) cannot contain become question marks.
+func clientName(l ratelimit.LimitResult) string {
+	text := []byte(front.Name(l.Name))
+	for i, c := range text {
+		if c < ' ' || c > '~' {
+			text[i] = '?'
+		}
+	}
+	return string(text)
+}
+
+// appendItem begins an item of a list of structured fields, a string.
 func appendItem(b []byte, i int, name string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)
 	}
 	b = append(b, '"')
 	for i := range len(name) {
-		switch c := name[i]; {
-		case c == '"' || c == '\\':
-			b = append(b, '\\', c)
-		case c < ' ' || c > '~':
-			b = append(b, '?')
-		default:
-			b = append(b, c)
+		if c := name[i]; c == '"' || c == '\\' {
+			b = append(b, '\\')
 		}
+		b = append(b, name[i])
 	}
 	return append(b, '"')
 }
@@ -189,7 +196,7 @@ func refuse(w http.ResponseWriter, r front.Answer) {
 		p.Detail = "It costs more than is ever allowed at once."
 	}
 	for _, l := range r.Violated() {
-		p.Violated = append(p.Violated, front.Name(l.Name))
+		p.Violated = append(p.Violated, clientName(l))
 	}
 	p.write(w)
 }

@@ -1,8 +1,10 @@
 package httplimit
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -125,6 +127,24 @@ func FuzzFields(f *testing.F) {
 			t.Errorf("%+v: %v", l, p)
 		}
 	})
+}
+
+// The problem document names limits as the fields do, so that a client can match the two.
+func TestNamesOfViolated(t *testing.T) {
+	l := ratelimit.LimitResult{Name: "edge/k\u00e9y\\: \"y\"", RetryAfter: time.Second, Limit: 1, Period: time.Second}
+	a := front.Answer{Result: ratelimit.Result{RetryAfter: time.Second}, Limits: []ratelimit.LimitResult{l}}
+	w := httptest.NewRecorder()
+	refuse(w, a)
+	var p problem
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
+		t.Fatal(err)
+	}
+	h := make(http.Header)
+	Draft.set(h, a, time.Now())
+	policy, err := parseList(h.Get("RateLimit-Policy"))
+	if err != nil || len(policy) != 1 || len(p.Violated) != 1 || policy[0].name != p.Violated[0] {
+		t.Errorf("the fields name %v, the document %v, %v", policy, p.Violated, err)
+	}
 }
 
 func TestParseList(t *testing.T) {

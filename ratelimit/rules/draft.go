@@ -209,7 +209,8 @@ func (p *reader) period(f field) *period {
 		p.errorf(f.value, "the unit %q is not known: it is one of second, minute, hour, day, week, month, year; other lengths are a period, as in period: 30s", s)
 		return nil
 	}
-	if near := suggest.Nearest(s, slices.Sorted(maps.Keys(lengths))); near != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz") == "" {
+	letters := strings.ToLower(s)
+	if near := suggest.Nearest(letters, slices.Sorted(maps.Keys(lengths))); near != "" && strings.Trim(letters, "abcdefghijklmnopqrstuvwxyz") == "" {
 		p.errorf(f.value, "the period %q is not known: did you mean %s?", s, near)
 		return nil
 	}
@@ -360,7 +361,7 @@ func (p *reader) finish(path string, all []draft) (out []Limit, unlimited bool) 
 		}
 		if l, ok := p.limit(d); ok {
 			at := fmt.Sprintf("%s/%d", path, len(out))
-			p.at[at] = d.at
+			p.put(at, d.at)
 			out = append(out, l)
 		}
 	}

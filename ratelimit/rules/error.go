@@ -21,7 +21,7 @@ type Error struct {
 	Reason string
 }
 
-// Error is one line, and with a position two more: the line of the file, and a mark
+// Error is one line, and with a Source two more: the line of the file, and a mark
 // below the character. It escapes what a terminal would obey.
 func (e *Error) Error() string {
 	var b strings.Builder
@@ -38,7 +38,7 @@ func (e *Error) Error() string {
 		b.WriteString(e.Where + ": ")
 	}
 	b.WriteString(printable(e.Reason))
-	if e.Line > 0 {
+	if e.Line > 0 && e.Source != "" {
 		before, after := e.Source, ""
 		if runes := []rune(e.Source); e.Column >= 1 && e.Column <= len(runes) {
 			before, after = string(runes[:e.Column-1]), string(runes[e.Column-1:])

@@ -4,42 +4,48 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
 
-// Load reads the rules of a file. It returns an *os.PathError, or Errors.
-func Load(path string) (Rules, error) {
-	f, err := Open(path)
+// Load reads the rules of files and folders, as Open does.
+func Load(paths ...string) (Rules, error) {
+	f, err := Open(paths...)
 	if err != nil {
 		return Rules{}, err
 	}
 	return f.Rules(), nil
 }
 
-// A File is a file of rules that may change. All methods are safe for concurrent
-// use. It needs no Close: it is open only while it is read.
+// A File is one or more files of rules that may change. All methods are safe for
+// concurrent use. It needs no Close: files are open only while they are read.
 type File struct {
-	path      string
+	paths     []string
 	otherwise Failure // of rules and domains that do not say
 
 	mu    sync.Mutex
-	seen  os.FileInfo
+	names []string // of the files
+	seen  []os.FileInfo
 	read  time.Time
 	sum   [sha256.Size]byte
 	rules Rules
 }
 
-// Open reads a file of rules. It returns an *os.PathError, or Errors.
-func Open(path string) (*File, error) { return OpenOr(path, Failure{}) }
+// Open reads files of rules, which together are as one: each may have a part of a domain.
+// Of a path that is a folder it reads the files in it whose names end in .yaml or .yml and
+// begin with no dot, in the order of their names. It returns an *os.PathError, or Errors.
+func Open(paths ...string) (*File, error) { return OpenOr(Failure{}, paths...) }
 
 // OpenOr is Open for a program in which a store that fails is no error: otherwise is
-// the OnFailure of rules and domains of the file that say nothing about it. Those that
+// the OnFailure of rules and domains of the files that say nothing about it. Those that
 // say on_failure: error keep to that.
-func OpenOr(path string, otherwise Failure) (*File, error) {
-	f := &File{path: path, otherwise: otherwise}
+func OpenOr(otherwise Failure, paths ...string) (*File, error) {
+	f := &File{paths: paths, otherwise: otherwise}
 	if _, err := f.Changed(); err != nil {
 		return nil, err
 	}
@@ -57,35 +63,39 @@ func (f *File) Rules() Rules {
 // since. A younger one may change twice within the resolution of that time.
 const settled = 2 * time.Second
 
-// Changed reports whether the file has other rules than at the last call: Rules
-// returns them then. It costs one call to the system unless the time or the size of
-// the file has changed, and reads nothing but the bytes if only the time has. After
+// Changed reports whether the files have other rules than at the last call: Rules
+// returns them then. It costs one call to the system for each file unless the time or the
+// size of one has changed, and reads nothing but the bytes if only a time has. After
 // an error, the same as of Open, Rules are as before; a content that is not right is
 // told once.
 func (f *File) Changed() (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	info, err := os.Stat(f.path)
+	names, seen, err := look(f.paths)
 	if err != nil {
 		return false, err
 	}
-	if f.seen != nil && os.SameFile(f.seen, info) && f.seen.ModTime().Equal(info.ModTime()) && f.seen.Size() == info.Size() &&
-		f.read.Sub(info.ModTime()).Abs() > settled {
+	if f.names != nil && f.same(names, seen) {
 		return false, nil
 	}
-	text, err := readFile(f.path)
-	if err != nil {
-		return false, err
+	files, hash := make([]source, len(names)), sha256.New()
+	for i, name := range names {
+		text, err := readFile(name)
+		if err != nil {
+			return false, err
+		}
+		files[i] = source{file: name, content: text}
+		fmt.Fprintf(hash, "%q %d\n", name, len(text))
+		hash.Write(text)
 	}
-	first := f.seen == nil
-	f.seen, f.read = info, now
-	sum := sha256.Sum256(text)
+	first, sum := f.names == nil, [sha256.Size]byte(hash.Sum(nil))
+	f.names, f.seen, f.read = names, seen, now
 	if !first && sum == f.sum {
 		return false, nil
 	}
 	f.sum = sum
-	rules, err := parse(f.path, text, f.otherwise)
+	rules, err := parse(files, f.otherwise)
 	if err != nil {
 		return false, err
 	}
@@ -93,7 +103,61 @@ func (f *File) Changed() (bool, error) {
 	return true, nil
 }
 
-// readFile reads no more than Parse refuses for its size.
+// same reports whether files are as they were when they were read.
+func (f *File) same(names []string, seen []os.FileInfo) bool {
+	if !slices.Equal(names, f.names) {
+		return false
+	}
+	for i, now := range seen {
+		then := f.seen[i]
+		if !os.SameFile(then, now) || !then.ModTime().Equal(now.ModTime()) || then.Size() != now.Size() || f.read.Sub(now.ModTime()).Abs() <= settled {
+			return false
+		}
+	}
+	return true
+}
+
+// look finds the files of paths.
+func look(paths []string) (names []string, seen []os.FileInfo, err error) {
+	for _, path := range paths {
+		info, err := os.Stat(path)
+		if err != nil {
+			return nil, nil, err
+		}
+		if !info.IsDir() {
+			names, seen = append(names, path), append(seen, info)
+			continue
+		}
+		entries, err := os.ReadDir(path) // by name
+		if err != nil {
+			return nil, nil, err
+		}
+		before := len(names)
+		for _, entry := range entries {
+			name := entry.Name()
+			if ext := filepath.Ext(name); ext != ".yaml" && ext != ".yml" || name[0] == '.' {
+				continue
+			}
+			name = filepath.Join(path, name)
+			info, err := os.Stat(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			if !info.IsDir() {
+				names, seen = append(names, name), append(seen, info)
+			}
+		}
+		if len(names) == before {
+			return nil, nil, &os.PathError{Op: "read", Path: path, Err: errors.New("the folder has no file whose name ends in .yaml or .yml")}
+		}
+	}
+	if len(names) == 0 {
+		return nil, nil, &os.PathError{Op: "read", Err: errors.New("no file of rules is named")}
+	}
+	return names, seen, nil
+}
+
+// readFile reads no more than is refused for its size.
 func readFile(path string) ([]byte, error) {
 	in, err := os.Open(path)
 	if err != nil {
@@ -103,9 +167,9 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(in, MaxFile+1))
 }
 
-// Follow looks every second whether the file has changed, and reloads its rules when
-// the next look finds no other change: as far as it has come, a file that is being
-// written may be right, and have too few rules. It returns the cause of the context's
+// Follow looks every second whether the files have changed, or there are others in a folder,
+// and reloads the rules when the next look finds no other change: as far as it has come, a
+// file that is being written may be right, and have too few rules. It returns the cause of the context's
 // end. told, if it is not nil, is called after each reload, with nil, and after each
 // error: then the Limiter goes on with the rules that it has. An error that repeats is
 // told once.

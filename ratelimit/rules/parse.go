@@ -14,39 +14,63 @@ import (
 	"github.com/goccy/go-yaml/token"
 
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// MaxFile is the largest file that is read, in bytes.
-const MaxFile = 16 << 20
+// MaxFile is how many bytes of rules are read, of all files together.
+const MaxFile = 4 << 20
 
 // What else is more than people write, and less than makes a program run out of
-// memory.
+// memory, time or stack.
 const (
 	maxLine  = 4096 // also a bound for how deep one line can nest
 	maxDepth = 64
 	maxNodes = 2_000_000 // with those that aliases repeat
 	maxTold  = 100       // errors
+
+	// maxLines is for one mapping that is written in lines. The library that parses them
+	// calls itself for each line, and copies all that come after it.
+	maxLines = 10_000
 )
 
 // Parse reads rules. name is that of the file, for errors. What is not right in
 // every detail is refused with Errors.
-func Parse(name string, text []byte) (Rules, error) { return parse(name, text, Failure{}) }
+func Parse(name string, text []byte) (Rules, error) {
+	return parse([]source{{file: name, content: text}}, Failure{})
+}
 
-func parse(name string, text []byte, otherwise Failure) (Rules, error) {
-	p := &reader{file: name, otherwise: otherwise, at: make(map[string]*token.Token), bad: make(map[string]bool)}
-	r := p.read(text)
+// parse reads the rules of several files as those of one.
+func parse(files []source, otherwise Failure) (r Rules, _ error) {
+	p := &reader{otherwise: otherwise, at: make(map[string]place), bad: make(map[string]bool)}
+	size, order := 0, make(map[string]int)
+	for i := range files {
+		p.source = &files[i]
+		order[files[i].file] = i
+		if size += len(files[i].content); size > MaxFile {
+			p.add(nil, "", fmt.Sprintf("the rules have more than %d bytes", MaxFile))
+			return Rules{}, p.errs
+		}
+	}
+	for i := range files {
+		p.source = &files[i]
+		p.read(&r)
+	}
 	_, problems := compile(r)
 	for _, one := range problems {
 		if !p.told(one.path) {
-			p.add(p.find(one.path), one.where, one.reason)
+			at := p.find(one.path)
+			if at.source != nil {
+				p.source = at.source
+			}
+			p.add(at.token, one.where, one.reason)
 		}
 	}
 	if len(p.errs) == 0 {
 		return r, nil
 	}
 	slices.SortStableFunc(p.errs, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+		return cmp.Or(cmp.Compare(order[a.File], order[b.File]), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if p.more > 0 {
 		p.errs = append(p.errs, &Error{File: p.file, Reason: fmt.Sprintf("and %d mistakes more", p.more)})
@@ -54,15 +78,28 @@ func parse(name string, text []byte, otherwise Failure) (Rules, error) {
 	return Rules{}, p.errs
 }
 
-type reader struct {
+// A source is one file of rules.
+type source struct {
 	file    string
+	content []byte
 	lines   []string
+}
+
+// A place is where a path of compile is.
+type place struct {
+	*source
+	token *token.Token
+}
+
+type reader struct {
+	*source
 	errs    Errors
-	at      map[string]*token.Token    // where the paths of compile are
+	at      map[string]place           // where the paths of compile are
 	anchors map[string]*ast.AnchorNode // by name, the last one
 	aliases map[*ast.AliasNode]*ast.AnchorNode
 	bad     map[string]bool // paths about which a mistake was told
 	nodes   int
+	blocks  blocks
 	more    int // mistakes that are not told
 
 	otherwise Failure           // of documents that do not say
@@ -106,61 +143,62 @@ func (p *reader) told(path string) bool {
 	}
 }
 
+// put notes where a path is.
+func (p *reader) put(path string, at *token.Token) { p.at[path] = place{p.source, at} }
+
 // find is where a path is, or the nearest part of it that has a place.
-func (p *reader) find(path string) *token.Token {
+func (p *reader) find(path string) place {
 	for {
-		if tk := p.at[path]; tk != nil {
-			return tk
+		if at := p.at[path]; at.token != nil {
+			return at
 		}
 		i := strings.LastIndexByte(path, '/')
 		if i < 0 {
-			return nil
+			return place{}
 		}
 		path = path[:i]
 	}
 }
 
-func (p *reader) read(text []byte) (r Rules) {
-	refuse := func(line int, format string, args ...any) Rules {
+// read adds the rules of a file.
+func (p *reader) read(r *Rules) {
+	refuse := func(line int, format string, args ...any) {
 		e := &Error{File: p.file, Line: line, Reason: fmt.Sprintf(format, args...)}
 		if line > 0 {
 			e.Column = 1
 		}
 		p.errs = append(p.errs, e)
-		return Rules{}
 	}
-	switch {
-	case len(text) > MaxFile:
-		return refuse(0, "the file has more than %d bytes", MaxFile)
-	case !utf8.Valid(text):
-		for i, line := range bytes.Split(text, []byte("\n")) {
+	if !utf8.Valid(p.content) {
+		for i, line := range bytes.Split(p.content, []byte("\n")) {
 			if !utf8.Valid(line) {
-				return refuse(i+1, "the line is not UTF-8")
+				refuse(i+1, "the line is not UTF-8")
+				return
 			}
 		}
 	}
-	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	text := bytes.TrimPrefix(p.content, []byte("\ufeff"))
 	p.lines = strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n")
 	for i, line := range p.lines {
 		if len(line) > maxLine {
-			return refuse(i+1, "the line has %d bytes: at most %d are read", len(line), maxLine)
+			refuse(i+1, "the line has %d bytes: at most %d are read", len(line), maxLine)
+			return
 		}
 	}
 	file, err := p.parse(strings.Join(p.lines, "\n"))
 	if err != nil {
-		return Rules{}
+		return
 	}
 	empty := true
 	for _, doc := range file.Docs {
 		if doc != nil && doc.Body != nil {
-			p.document(doc.Body, &r)
+			p.document(doc.Body, r)
 			empty = false
 		}
 	}
 	if empty { // also a file that is about to be written
-		return refuse(0, "there are no rules in it, and no domain: for none, write rules: []")
+		refuse(0, "there are no rules in it, and no domain: for none, write rules: []")
 	}
-	return r
 }
 
 func (p *reader) document(n ast.Node, r *Rules) {
@@ -194,18 +232,26 @@ func (p *reader) document(n ast.Node, r *Rules) {
 	}
 	switch {
 	case name != nil:
-		path := fmt.Sprintf("domains/%d", len(r.Domains))
-		p.at[path] = first(name.name)
-		p.at[path+"/name"] = first(name.value)
 		d := Domain{OnFailure: p.failure}
 		var ok bool
 		if d.Name, ok = p.word(name.value, "the name of a domain"); !ok {
 			return
 		}
-		if descriptors != nil {
-			d.Descriptors = p.descriptors(path, descriptors.value, 1)
+		// Documents and files may each have a part of a domain.
+		i := slices.IndexFunc(r.Domains, func(other Domain) bool { return other.Name == d.Name })
+		if i < 0 {
+			i = len(r.Domains)
+			r.Domains = append(r.Domains, d)
+			p.put(fmt.Sprintf("domains/%d", i), first(name.name))
+			p.put(fmt.Sprintf("domains/%d/name", i), first(name.value))
 		}
-		r.Domains = append(r.Domains, d)
+		to := &r.Domains[i]
+		if to.OnFailure != p.failure {
+			p.errorf(name.value, "another part of this domain has another on_failure: write the same in both")
+		}
+		if descriptors != nil {
+			to.Descriptors = append(to.Descriptors, p.descriptors(fmt.Sprintf("domains/%d", i), descriptors.value, 1, len(to.Descriptors))...)
+		}
 	case descriptors != nil:
 		p.errorf(descriptors.name, "descriptors belong to a domain: name it, as in domain: shop")
 	case rules == nil:
@@ -277,6 +323,10 @@ func (p *reader) readAlgorithm(n ast.Node) *limits.Algorithm {
 		for a := limits.FixedWindow; a <= limits.LeakyBucket; a++ {
 			all = append(all, a.String())
 		}
+		if near := suggest.Nearest(strings.ReplaceAll(strings.ToLower(s), "_", "-"), all); near != "" {
+			p.errorf(n, "the algorithm %q is not known: did you mean %s?", s, near)
+			return nil
+		}
 		p.errorf(n, "the algorithm %q is not known: there are %s", s, strings.Join(all, ", "))
 		return nil
 	}
@@ -285,7 +335,7 @@ func (p *reader) readAlgorithm(n ast.Node) *limits.Algorithm {
 
 // rule reads a rule, of the list of rules or of a descriptor.
 func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
-	p.at[path] = first(n)
+	p.put(path, first(n))
 	before := p.mistakes()
 	defer func() { p.bad[path] = p.mistakes() > before }()
 	what, depth := "a rule", 1
@@ -304,20 +354,20 @@ func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
 	for _, f := range fields {
 		switch f.key {
 		case "name":
-			p.at[path+"/name"] = first(f.value)
-			p.at[path] = first(f.value)
+			p.put(path+"/name", first(f.value))
+			p.put(path, first(f.value))
 			r.Name, _ = p.word(f.value, "a name")
 		case "tiers":
-			p.at[path+"/tiers"] = first(f.name)
+			p.put(path+"/tiers", first(f.name))
 			tiers, _ = p.fields(f.value, "tiers", depth)
 		case "keys":
-			p.at[path+"/keys"] = first(f.name)
+			p.put(path+"/keys", first(f.name))
 			keys, _ = p.fields(f.value, "keys", depth)
 		case "replaces":
-			p.at[path+"/replaces"] = first(f.name)
+			p.put(path+"/replaces", first(f.name))
 			r.Replaces = p.replaces(f.value)
 		case "on_failure":
-			p.at[path+"/on_failure"] = first(f.name)
+			p.put(path+"/on_failure", first(f.name))
 			r.OnFailure, _ = p.onFailure(f.value)
 		default:
 			if !p.take(&ds, f, depth) {
@@ -325,7 +375,7 @@ func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
 			}
 		}
 	}
-	ds.at = p.at[path]
+	ds.at = p.at[path].token
 	base := p.all(&ds, nil)
 	if !ds.listed && ds.inline.n == nil && ds.inline.unlimited == nil && len(tiers)+len(keys) > 0 && ds.inline.places["requests"] == nil && ds.inline.places["requests_per_unit"] == nil {
 		// What it says is for the tiers and keys.
@@ -354,7 +404,7 @@ func (p *reader) variants(path string, all []field, base []draft, depth int) map
 	out := make(map[string][]Limit, len(all))
 	for _, f := range all {
 		at := path + "/" + strconv.Quote(f.key)
-		p.at[at] = first(f.name)
+		p.put(at, first(f.name))
 		ds := drafts{at: first(f.name)}
 		fields, _ := p.fields(f.value, strings.TrimSuffix(path[strings.LastIndexByte(path, '/')+1:], "s"), depth+1)
 		errs := p.mistakes()
@@ -407,21 +457,22 @@ func (p *reader) replaces(n ast.Node) (all []string) {
 	return all
 }
 
-func (p *reader) descriptors(path string, n ast.Node, depth int) (all []Descriptor) {
+// descriptors reads a list of descriptors, the first of which has the number from.
+func (p *reader) descriptors(path string, n ast.Node, depth, from int) (all []Descriptor) {
 	if depth > maxDepth {
 		p.errorf(n, "descriptors nest more than %d deep", maxDepth)
 		return nil
 	}
 	for i, one := range p.list(n, "descriptors") {
-		path := fmt.Sprintf("%s/%d", path, i)
-		p.at[path] = first(one)
+		path := fmt.Sprintf("%s/%d", path, from+i)
+		p.put(path, first(one))
 		before := p.mistakes()
 		fields, ok := p.fields(one, "a descriptor", depth)
 		var d Descriptor
 		for _, f := range fields {
 			switch f.key {
 			case "key":
-				p.at[path] = first(f.value)
+				p.put(path, first(f.value))
 				d.Key, _ = p.text(f.value)
 			case "value":
 				d.Value, _ = p.text(f.value)
@@ -431,20 +482,20 @@ func (p *reader) descriptors(path string, n ast.Node, depth int) (all []Descript
 				}
 				r := p.rule(path+"/rule", f.value, true)
 				d.Rule = &r
-				p.at[path+"/rule"] = first(f.name)
+				p.put(path+"/rule", first(f.name))
 			case "shadow_mode":
 				d.Shadow, _ = p.flag(f.value, f.key)
 			case "quota_mode":
 				d.Quota, _ = p.flag(f.value, f.key)
 			case "share_threshold":
-				p.at[path+"/share_threshold"] = first(f.name)
+				p.put(path+"/share_threshold", first(f.name))
 				d.Share, _ = p.flag(f.value, f.key)
 			case "detailed_metric", "value_to_metric": // no instrument has a key as a label
 				_, _ = p.flag(f.value, f.key)
 			case "metadata":
 				_, _ = p.fields(f.value, "metadata", depth)
 			case "descriptors":
-				d.Descriptors = p.descriptors(path, f.value, depth+1)
+				d.Descriptors = p.descriptors(path, f.value, depth+1, 0)
 			default:
 				p.unknown(f, "a descriptor", []string{
 					"key", "value", "rate_limit", "shadow_mode", "quota_mode", "share_threshold", "detailed_metric",

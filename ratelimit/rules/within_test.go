@@ -126,7 +126,7 @@ on_failure: error
 `
 	write(text)
 	otherwise := rules.Failure{By: ratelimit.ByLocal, After: time.Second, Instances: 3}
-	f, err := rules.OpenOr(path, otherwise)
+	f, err := rules.OpenOr(otherwise, path)
 	if err != nil {
 		t.Fatal(err)
 	}

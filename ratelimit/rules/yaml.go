@@ -2,6 +2,9 @@ package rules
 
 import (
 	"fmt"
+	"math"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +42,12 @@ func (p *reader) parse(text string) (file *ast.File, err error) {
 	}()
 	tokens := lexer.Tokenize(text)
 	depth := 0
+	p.blocks.open, p.blocks.first = nil, nil
 	for _, tk := range tokens {
+		if at := p.blocks.next(tk, depth > 0); p.blocks.work > maxLines*maxLines {
+			p.add(at, "", fmt.Sprintf("a mapping has more than %d lines, or several have many: write {KEY: VALUE, KEY: VALUE}, on as many lines as you like", maxLines))
+			return nil, p.errs
+		}
 		switch tk.Type {
 		case token.MappingStartType, token.SequenceStartType:
 			if depth++; depth > maxDepth {
@@ -70,6 +78,41 @@ func (p *reader) parse(text string) (file *ast.File, err error) {
 		}
 	}
 	return file, nil
+}
+
+// blocks counts the lines of mappings that are written in lines.
+type blocks struct {
+	open  []block
+	first *token.Token // of its line, without dashes
+	work  int          // n² for each mapping with n lines
+}
+
+// A block is a mapping whose end has not come.
+type block struct{ column, lines int }
+
+// next returns the token that begins the line of a token. In braces nothing is counted.
+func (b *blocks) next(tk *token.Token, braces bool) *token.Token {
+	if b.first == nil || b.first.Position.Line != tk.Position.Line || b.first.Type == token.SequenceEntryType {
+		b.first = tk
+	}
+	column := b.first.Position.Column
+	closed := func(x block) bool { return x.column > column }
+	switch {
+	case braces:
+	case tk.Type == token.DocumentHeaderType:
+		b.open = nil
+	case tk.Type == token.SequenceEntryType: // its mapping is another one than that of the entry before
+		b.open = slices.DeleteFunc(b.open, closed)
+	case tk.Type == token.MappingValueType:
+		b.open = slices.DeleteFunc(b.open, closed)
+		if len(b.open) == 0 || b.open[len(b.open)-1].column < column {
+			b.open = append(b.open, block{column: column})
+		}
+		top := &b.open[len(b.open)-1]
+		top.lines++
+		b.work += 2*top.lines - 1
+	}
+	return b.first
 }
 
 // Visit finds what each alias stands for: the last anchor of its name before it.
@@ -230,7 +273,10 @@ func (p *reader) word(n ast.Node, what string) (string, bool) {
 	return s, ok && s != ""
 }
 
-// number is one from 0 to math.MaxInt64.
+// most is what a limit counts to at most.
+const most = 1<<51 - 1
+
+// number is one from 0 to most.
 func (p *reader) number(n ast.Node, what string) (int64, bool) {
 	x := p.plain(n)
 	if x == nil {
@@ -240,13 +286,19 @@ func (p *reader) number(n ast.Node, what string) (int64, bool) {
 	switch x.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
 	default:
-		p.errorf(n, "%s is a whole number, without quotes", what)
+		if kind := x.GetToken().Type; kind == token.SingleQuoteType || kind == token.DoubleQuoteType {
+			p.errorf(n, "%s is a whole number, without quotes", what)
+		} else {
+			p.errorf(n, "%s is a whole number, such as 100", what)
+		}
 		return 0, false
 	}
 	i, err := strconv.ParseInt(strings.ReplaceAll(text, "_", ""), 10, 64)
 	switch {
-	case err != nil && strings.Trim(text, "0123456789_") == "":
-		p.errorf(n, "%s is too large: at most %d can be counted", what, int64(1<<63-1))
+	case strings.Contains(text, "__"), strings.HasSuffix(text, "_"):
+		p.errorf(n, "%s is a whole number, such as 100 or 1_000", what)
+	case err != nil && strings.Trim(text, "0123456789_") == "", i > most:
+		p.errorf(n, "%s is too large: at most %d can be counted", what, int64(most))
 	case err != nil && strings.HasPrefix(text, "-"), i < 0:
 		p.errorf(n, "%s must not be negative", what)
 	case err != nil:
@@ -268,6 +320,8 @@ func (p *reader) flag(n ast.Node, what string) (bool, bool) {
 	return false, false
 }
 
+var tooLong = regexp.MustCompile(`^([0-9.]+(ns|us|µs|ms|s|m|h))+$`)
+
 func (p *reader) duration(n ast.Node, what string) (time.Duration, bool) {
 	s, ok := p.text(n)
 	if !ok {
@@ -277,6 +331,10 @@ func (p *reader) duration(n ast.Node, what string) (time.Duration, bool) {
 	switch {
 	case err != nil && strings.Trim(s, "0123456789") == "" && s != "":
 		p.errorf(n, "%s needs a unit, as in %ss or %sm", what, s, s)
+	case err != nil && tooLong.MatchString(s):
+		p.errorf(n, "%s is too long: at most %v", what, time.Duration(math.MaxInt64).Truncate(time.Hour))
+	case err != nil && what == "period":
+		p.errorf(n, "period is a duration, such as 30s, 1m or 24h, or one of day, week, month and year")
 	case err != nil:
 		p.errorf(n, "%s is a duration, such as 30s, 1m or 1h30m", what)
 	case d <= 0:

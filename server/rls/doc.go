@@ -1,7 +1,7 @@
 // Package rls is Envoy's rate limit service, version 3, over the rules of package
 // rules: what envoyproxy/ratelimit is, on every store of Baton.
 //
-//	file, err := rules.OpenOr("rules.yaml", rules.Failure{By: ratelimit.ByLocal, After: time.Second / 2, Instances: 2})
+//	file, err := rules.OpenOr(rules.Failure{By: ratelimit.ByLocal, After: time.Second / 2, Instances: 2}, "rules.yaml")
 //	limiter, err := rules.New(store, file.Rules())
 //	mux.Handle(rls.New(rls.Config{Limiter: limiter}))
 //

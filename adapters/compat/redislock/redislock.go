@@ -14,7 +14,7 @@
 //   - The client must be a *redis.Client or a *redis.ClusterClient, and its server one
 //     that store/redisstore accepts: a server that may evict locks is refused, with a
 //     *redisstore.EvictionError.
-//   - A TTL is at least 100ms, a key at most 512 bytes, Metadata at most 128 bytes of
+//   - A TTL is at least 100ms and at most 24h, a key at most 512 bytes, Metadata at most 128 bytes of
 //     printable UTF-8. Else the call fails, and nothing changes.
 //   - An attempt does not overtake waiters of Baton: it fails with ErrNotObtained while
 //     they wait.

@@ -17,7 +17,7 @@
 //     with a *redisstore.EvictionError. Several pools are package store/redlock: servers that
 //     have run for less than a minute do not vote, and an expiry of more than a minute is refused.
 //     Over takes a store with other settings.
-//   - An expiry is at least 100ms, a name at most 512 bytes. Else the call fails, and nothing
+//   - An expiry is at least 100ms and at most 24h, a name at most 512 bytes. Else the call fails, and nothing
 //     changes.
 //   - An attempt does not overtake waiters of Baton: it fails with a *ErrTaken while they wait.
 //   - Value is not what the server stores, and a Mutex of the original does not unlock with it.

@@ -220,9 +220,16 @@ func Node(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
+// nat64 has the IPv4 addresses of callers behind translators (RFC 6052).
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
 // Key is what the address of a caller is counted under: the network in which the
 // caller can choose addresses freely.
 func (a *Addresses) Key(addr netip.Addr) string {
+	if nat64.Contains(addr) {
+		all := addr.As16()
+		addr = netip.AddrFrom4([4]byte(all[12:]))
+	}
 	bits := a.V6
 	switch {
 	case !addr.IsValid():

@@ -133,6 +133,7 @@ func TestAddressesAreChecked(t *testing.T) {
 		addr, want string
 	}{
 		{24, 64, "192.0.2.77", "192.0.2.0/24"}, {32, 128, "2001:db8::77", "2001:db8::77"}, {32, 48, "2001:db8:1:2::77", "2001:db8:1::/48"},
+		{32, 64, "64:ff9b::192.0.2.77", "192.0.2.77"}, {24, 64, "64:ff9b::192.0.2.77", "192.0.2.0/24"}, {32, 64, "64:ff9b:0:0:1::1", "64:ff9b::/64"},
 	} {
 		a := Addresses{V4: c.v4, V6: c.v6}
 		if got := a.Key(netip.MustParseAddr(c.addr)); got != c.want {

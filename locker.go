@@ -75,7 +75,7 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 // passed and the holder is known; ErrNested; *QueueFullError with MaxWaiting;
 // *CapacityError, *NotLockError, *KeyError; ErrUnsupported for a kind of lock that
 // the store does not have; ErrUnavailable or ErrUnknown for a store that stayed out
-// of reach. After any error the caller holds no lock. A request without an answer may
+// of reach; ErrDenied for one that denies access. After any error the caller holds no lock. A request without an answer may
 // have left a claim in the store: the Locker releases it in the background, or it
 // expires within the TTL.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, error) {

@@ -233,3 +233,18 @@ func TestTokensOfHandOvers(t *testing.T) {
 		t.Errorf("nothing was handed on among %d leases", len(tokens))
 	}
 }
+
+// A report names the store, not the proxy through which a client reached it.
+func TestReportNamesTheStore(t *testing.T) {
+	t.Parallel()
+	const url = "redis://127.0.0.1:1"
+	p, err := visit(url, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.close()
+	r := &runner{cfg: Config{URL: url}, place: p}
+	if p.url(0) == url || r.newReport().URL != url {
+		t.Errorf("a client has %s, the report %s", p.url(0), r.newReport().URL)
+	}
+}

@@ -133,10 +133,6 @@ func (s *Store) once(ctx context.Context, st int, args ...any) (sql.Result, erro
 		switch {
 		case err == nil:
 			return res, nil
-		case errors.Is(err, sqldriver.ErrBadConn):
-			s.leave()
-		}
-		switch {
 		case !sent && ctx.Err() != nil: // no connection was free until then
 			return nil, ctx.Err()
 		}

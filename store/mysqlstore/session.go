@@ -26,7 +26,6 @@ type session struct {
 	open  bool // there may be a transaction
 	left  bool // the program has left one open
 	stall string
-	wrong func() // the connection has ended, or led to a server that is read-only
 }
 
 // rollbackWithin bounds the clean-up after a failure.
@@ -40,7 +39,7 @@ func (s *Store) sessionOf(ctx context.Context, pool *sql.DB) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &session{conn: conn, multi: s.multi, stall: strconv.Itoa(s.opts.stall), wrong: s.leave}, nil
+	return &session{conn: conn, multi: s.multi, stall: strconv.Itoa(s.opts.stall)}, nil
 }
 
 // beginning are the statements that begin a transaction. The isolation is
@@ -69,9 +68,6 @@ const restore = "SET SESSION wait_timeout=@baton_wait,SESSION innodb_lock_wait_t
 func (c *session) run(ctx context.Context, all ...statement) error {
 	err := c.runAll(ctx, all)
 	c.left = c.left || number(err) == erInTransaction
-	if errors.Is(err, sqldriver.ErrBadConn) {
-		c.wrong()
-	}
 	return err
 }
 

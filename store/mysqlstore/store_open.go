@@ -111,17 +111,3 @@ func (c Server) pool(size int, multi bool, stall int) (*sql.DB, error) {
 	db.SetConnMaxIdleTime(idleFor)
 	return db, nil
 }
-
-// leave closes the connections of the store's own pools that are not in use. One has ended,
-// or led to a server that is read-only, and so do the others, most likely: the address may
-// lead to another server by now.
-func (s *Store) leave() {
-	if !s.own {
-		return
-	}
-	for _, db := range []*sql.DB{s.single, s.slow, s.apart} {
-		size := db.Stats().MaxOpenConnections
-		db.SetMaxIdleConns(0)
-		db.SetMaxIdleConns(size)
-	}
-}

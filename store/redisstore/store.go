@@ -112,6 +112,9 @@ const checkTimeout = 5 * time.Second
 // connection. Meanwhile no lease is renewed. Set ClientOption.ConnWriteTimeout to two
 // seconds and Dialer.Timeout to one. The store obeys contexts in any case.
 //
+// After a fail-over behind one name rueidis keeps a connection to the old primary, which only
+// reads, unless ClientOption.ConnLifetime ends it. Open's client and go-redis leave it.
+//
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
 // there, with driver.ErrUnavailable if it does not answer within five seconds.

@@ -14,21 +14,25 @@ import (
 	"time"
 )
 
-// The rows of the table: what happens, to a process of each language.
+// The rows of the table: what happens, to a process of each client. Those of each are for
+// all clients that can do what the row needs; README.md says of the others why they cannot.
+// The rows below are about the connection to the agent. TestServers has those about servers.
 var rows = []struct {
 	name string
 	run  func(*testing.T, store)
 }{
-	{"lock, try, unlock", each(lockAndUnlock)},
-	{"kinds and keys", each(kindsAndKeys)},
-	{"what only it has", each(onlyIts)},
-	{"child processes", each(children)},
-	{"the process is stopped", stopped},
-	{"the connection is cut", each(cut)},
-	{"an answer is lost", each(lostAnswer)},
+	{"lock, try, unlock", each("", lockAndUnlock)},
+	{"kinds and keys", each("", kindsAndKeys)},
+	{"what only it has", each("", onlyIts)},
+	{"the process forks", each(forked, forks)},
+	{"child processes", each(freed, children)},
 	{"the lock is broken", broken},
 	{"the store is silent", silent},
-	{"the agent is stopped", agentStopped},
+	{"the agent hangs, or the servers", hangs},
+
+	{"the process is stopped", stopped},
+	{"the connection is cut", each(freed, cut)},
+	{"an answer is lost", each(freed, lostAnswer)},
 	{"the agent is killed", agentKilled},
 	{"the agent ends", agentEnds},
 	{"the holder is killed", pairs},
@@ -50,27 +54,33 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// each makes a row of what is tried with one language at a time, all on the same host.
-func each(f func(*testing.T, *host, language)) func(*testing.T, store) {
+// each makes a row of what is tried with one client at a time, all on the same host.
+func each(needs string, f func(*testing.T, *host, language)) func(*testing.T, store) {
 	return func(t *testing.T, s store) {
 		h := newHost(t, s.url)
 		for _, l := range languages {
+			if !l.can(needs) {
+				continue // TestTableOfAbilities sees that README.md says so
+			}
 			t.Run(l.name, func(t *testing.T) {
 				l.wanted(t)
-				f(t, &host{t: t, dir: folder(t), socket: h.socket}, l)
+				h.at(l)
+				own := *h
+				own.t, own.dir = t, folder(t)
+				f(t, &own, l)
 			})
 		}
 	}
 }
 
-// all starts a process of each language on a host, where each holds the lock of its name.
-func all(t *testing.T, h *host) (holders []*process) {
+// all starts a process of each client on a host, where each holds the lock of its name.
+func all(t *testing.T, h *host, clients []language) (holders []*process) {
 	t.Helper()
-	for _, l := range tried() {
-		holders = append(holders, l.start(t, h.socket))
+	for _, l := range clients {
+		holders = append(holders, l.start(t, h.at(l)))
 	}
 	for _, p := range holders {
-		p.send("lock %s - - -", p.l.name)
+		p.send("lock %s - - -", p.key())
 	}
 	for _, p := range holders {
 		p.expect("ok", "lock")
@@ -78,20 +88,24 @@ func all(t *testing.T, h *host) (holders []*process) {
 	return holders
 }
 
+// key is the name of the client, as a key.
+func (p *process) key() string { return strings.ReplaceAll(p.l.name, ", ", "-") }
+
 func lockAndUnlock(t *testing.T, h *host, l language) {
-	key := l.name
-	a, b := l.start(t, h.socket), l.start(t, h.socket)
+	a, b := l.start(t, h.at(l)), l.start(t, h.at(l))
+	key := a.key()
 	first := a.lock(key)
 	a.promise()
-	if who := h.who(key); len(who.Locks) != 1 || who.Locks[0].Token != strconv.FormatInt(first, 10) {
+	if who := h.who(key); !l.http && (len(who.Locks) != 1 || who.Locks[0].Token != strconv.FormatInt(first, 10)) {
 		t.Errorf("the token is %d, the agent says %+v", first, who.Locks)
 	}
-	if said := b.must("held", "lock %s 0 - -", key); !strings.Contains(said, "the holder is ") {
+	if said := b.must("held", "lock %s 0 - -", key); !strings.Contains(said, "the holder is ") && !l.http {
 		t.Errorf("it does not name the holder: %s", said)
 	}
-	if said := b.must("held", "lock %s 200 - -", key); !strings.Contains(said, "the wait is over") {
+	if said := b.must("held", "lock %s 200 - -", key); !strings.Contains(said, "the wait is over") && !l.http {
 		t.Errorf("it does not say that the wait is over: %s", said)
 	}
+	b.must("error bad", "lock %s -1 - -", key)
 	a.must("ok", "unlock")
 	a.must("lost", "check")
 	if second := b.lock(key); second <= first {
@@ -100,12 +114,20 @@ func lockAndUnlock(t *testing.T, h *host, l language) {
 	b.must("ok", "unlock")
 }
 
+// bad is the code of a request that makes no sense.
+func bad(l language) string {
+	if l.http {
+		return "invalid_argument"
+	}
+	return "bad"
+}
+
 func kindsAndKeys(t *testing.T, h *host, l language) {
-	a, b, longest := l.start(t, h.socket), l.start(t, h.socket), strings.Repeat("é", 256)
+	a, b, longest := l.start(t, h.at(l)), l.start(t, h.at(l)), strings.Repeat("é", 256)
 	a.lock(longest)
 	a.must("ok", "unlock")
-	a.must("error bad", "lock %sx - - -", longest)
-	a.must("error bad", "lock \x1b - - -")
+	a.must("error "+bad(l), "lock %sx - - -", longest)
+	a.must("error "+bad(l), "lock \x1b - - -")
 	if l.can(everyKey) {
 		a.lock(`"\'€𝄞<>&`)
 		b.must("held", `lock "\'€𝄞<>& 0 - -`)
@@ -114,25 +136,36 @@ func kindsAndKeys(t *testing.T, h *host, l language) {
 	if !l.can(kinds) {
 		return
 	}
-	a.number("lock readers 0 - shared")
-	b.number("lock readers 0 - shared")
+	readers, permits := "readers-"+a.key(), "permits-"+a.key()
+	a.number("lock %s 0 - shared", readers)
+	b.number("lock %s 0 - shared", readers)
 	b.must("ok", "unlock")
-	b.must("held", "lock readers 0 - -")
+	b.must("held", "lock %s 0 - -", readers)
 	a.must("ok", "unlock")
-	a.number("lock permits 0 - 2/3")
-	b.must("held", "lock permits 0 - 2/3")
-	b.number("lock permits 0 - 1/3")
+	a.number("lock %s 0 - 2/3", permits)
+	b.must("held", "lock %s 0 - 2/3", permits)
+	b.number("lock %s 0 - 1/3", permits)
 }
 
 func onlyIts(t *testing.T, h *host, l language) {
-	p := l.start(t, h.socket)
-	p.must("ok", "api own")
-	if l.can(forked) {
-		p.lock("forked")
-		p.must("ok", "fork")
-		p.promise()
-		p.must("ok", "unlock")
+	l.start(t, h.at(l)).must("ok", "api own-%v", l.http)
+}
+
+// The child of a fork neither uses nor releases the lock: not by a call, nor at the end of a
+// block, nor when it destroys what it has, nor when it ends.
+func forks(t *testing.T, h *host, l language) {
+	p, other := l.start(t, h.at(l)), h.other()
+	p.lock("forked")
+	p.must("ok", "fork")
+	if a, err := other.ask(`{"id":1,"do":"lock","key":"forked","wait_ms":0}`); err != nil || a.Error != "held" {
+		t.Errorf("after the end of a child the lock of its parent is not held: %v, %+v", err, a)
 	}
+	p.promise()
+	p.must("ok", "unlock")
+	if a, err := other.ask(`{"id":2,"do":"lock","key":"forked","wait_ms":0}`); err != nil || !a.OK {
+		t.Errorf("after unlock the lock is not free: %v, %+v", err, a)
+	}
+	other.conn.Close()
 }
 
 // A child that lives on does not keep the lock of its parent.
@@ -183,7 +216,7 @@ func pipe(t *testing.T, h *host) *os.File {
 func stopped(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	var wg sync.WaitGroup
-	for _, l := range tried() {
+	for _, l := range tried(false) {
 		keeps, bounded := l.start(t, h.socket), l.start(t, h.socket)
 		keeps.lock("kept-" + l.name)
 		began := time.Now()
@@ -245,8 +278,8 @@ func lostAnswer(t *testing.T, h *host, l language) {
 // told.
 func broken(t *testing.T, s store) {
 	h := newHost(t, s.url)
-	for _, p := range all(t, h) {
-		if out, err := baton(t, "--store", s.url, "break", "--yes", p.l.name).CombinedOutput(); err != nil {
+	for _, p := range all(t, h, append(tried(false), tried(true)...)) {
+		if out, err := baton(t, "--store", s.url, "break", "--yes", p.key()).CombinedOutput(); err != nil {
 			t.Fatalf("break: %v\n%s", err, out)
 		}
 		if p.l.can(told) {
@@ -270,8 +303,8 @@ func outlast(t *testing.T, holders []*process, elsewhere *host, happen func()) {
 	t.Helper()
 	got, until := make([]<-chan taken, len(holders)), make([]time.Time, len(holders))
 	for i, p := range holders {
-		got[i] = elsewhere.take(p.l.name)
-		elsewhere.awaitWaiter(p.l.name)
+		got[i] = elsewhere.take(p.key())
+		elsewhere.awaitWaiter(p.key())
 	}
 	for i, p := range holders {
 		until[i] = p.promise()
@@ -289,7 +322,7 @@ func outlast(t *testing.T, holders []*process, elsewhere *host, happen func()) {
 
 func silent(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.behind), newHost(t, s.url)
-	holders := all(t, h)
+	holders := all(t, h, append(tried(false), tried(true)...))
 	outlast(t, holders, elsewhere, func() {
 		heal := s.stop(t)
 		var wg sync.WaitGroup
@@ -314,36 +347,58 @@ func silent(t *testing.T, s store) {
 	}
 }
 
-func agentStopped(t *testing.T, s store) {
+// hangs: every call ends, also if nothing answers any more. What check has told stays true.
+func hangs(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.url), newHost(t, s.url)
-	holders := all(t, h)
-	outlast(t, holders, elsewhere, func() {
+	clients := tried(false)
+	if s.behind != s.url { // a server of SQLite that is stopped in a transaction stops all hosts
+		clients = append(clients, tried(true)...)
+	}
+	checks := all(t, h, clients)
+	if a, err := elsewhere.other().ask(`{"id":1,"do":"lock","key":"wanted"}`); err != nil || !a.OK {
+		t.Fatalf("%v, %+v", err, a)
+	}
+	var unlocks, waits, begins []*process
+	for _, p := range checks {
+		unlock, wait := p.l.start(t, h.at(p.l)), p.l.start(t, h.at(p.l))
+		unlock.lock("unlocked-" + p.key())
+		wait.send("lock wanted %s - -", map[bool]string{false: "-", true: "3000"}[p.l.http])
+		unlocks, waits, begins = append(unlocks, unlock), append(waits, wait), append(begins, p.l.start(t, h.at(p.l)))
+	}
+	h.awaitWaiter("wanted")
+	outlast(t, checks, elsewhere, func() {
 		h.freeze()
-		for _, p := range holders {
+		for i, p := range checks {
 			p.send("check")
+			unlocks[i].send("unlock")
+			begins[i].send("lock new 1000 - -")
 		}
 	})
-	for _, p := range holders {
-		select {
-		case got := <-p.out:
-			t.Errorf("%s: while the agent is stopped check answers %q", p.l.name, got)
-		default:
+	for i, p := range checks {
+		none := "error agent"
+		if p.l.http {
+			none = "error unavailable"
+			p.expect("ok", "check asks no server")
+			p.must("lost", "check")
+			unlocks[i].expect(none, "unlock")
+			waits[i].expect(none, "a wait")
+		} else {
+			p.expect("lost", "check")
+			unlocks[i].expect("lost", "unlock")
+			waits[i].expect("lost", "a wait")
 		}
-	}
-	h.signal(syscall.SIGCONT)
-	for _, p := range holders {
-		p.expect("lost", "check, when the agent goes on")
+		begins[i].expect(none, "lock")
 	}
 }
 
 func agentKilled(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.url), newHost(t, s.url)
-	holders := all(t, h)
+	holders := all(t, h, tried(false))
 	if a, err := h.other().ask(`{"id":1,"do":"lock","key":"wanted"}`); err != nil || !a.OK {
 		t.Fatalf("%v, %+v", err, a)
 	}
 	var waiters []*process
-	for _, l := range tried() {
+	for _, l := range tried(false) {
 		waiters = append(waiters, l.start(t, h.socket))
 		waiters[len(waiters)-1].send("lock wanted - - -")
 	}
@@ -370,7 +425,7 @@ func agentKilled(t *testing.T, s store) {
 // does not close the connection, and it does not do so on its own.
 func agentEnds(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.url), newHost(t, s.url)
-	holders := all(t, h)
+	holders := all(t, h, tried(false))
 	outlast(t, holders, elsewhere, func() {
 		h.signal(syscall.SIGTERM)
 		<-h.ended
@@ -385,9 +440,9 @@ func agentEnds(t *testing.T, s store) {
 func pairs(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	var order []language // in which each follows each
-	for i, l := range tried() {
+	for i, l := range tried(false) {
 		order = append(order, l)
-		for _, other := range tried()[i+1:] {
+		for _, other := range tried(false)[i+1:] {
 			order = append(order, l, other)
 		}
 	}

@@ -27,7 +27,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 				t.Fatal(err)
 			}
 			var counters []*process
-			for _, l := range tried() {
+			for _, l := range tried(false) {
 				counters = append(counters, l.start(t, h.socket))
 			}
 			counters = append(counters, languages[0].start(t, h.socket))

@@ -9,6 +9,7 @@ import (
 	"bufio"
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -133,15 +134,45 @@ func folder(t *testing.T) string {
 // A host has an agent, a process of its own.
 type host struct {
 	t      *testing.T
+	store  string
 	dir    string
 	socket string
 	agent  *exec.Cmd
 	ended  chan struct{}
+
+	servers []*exec.Cmd // over the same store, once a client needs them
+	urls    []string
+}
+
+// at is where the clients of l find their locks: the agent, or two servers with one secret.
+func (h *host) at(l language) string {
+	h.t.Helper()
+	if !l.http {
+		return h.socket
+	}
+	secret := filepath.Join(h.dir, "secret")
+	if len(h.urls) == 0 {
+		if err := os.WriteFile(secret, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	for len(h.urls) < 2 {
+		addr := testserver.FreeAddr(h.t)
+		server := baton(h.t, "serve", "--store", h.store, "--listen", addr, "--secret-file", secret)
+		server.Stderr = h.t.Output()
+		if err := testserver.Start(server); err != nil {
+			h.t.Fatal(err)
+		}
+		h.t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+		listens(h.t, "tcp", addr)
+		h.servers, h.urls = append(h.servers, server), append(h.urls, "http://"+addr)
+	}
+	return strings.Join(h.urls, ",")
 }
 
 func newHost(t *testing.T, url string) *host {
 	t.Helper()
-	h := &host{t: t, dir: folder(t), ended: make(chan struct{})}
+	h := &host{t: t, store: url, dir: folder(t), ended: make(chan struct{})}
 	h.socket = filepath.Join(h.dir, "agent.sock")
 	h.agent = baton(t, "agent", "--store", url, "--socket", h.socket, "--ttl", ttl.String())
 	h.agent.Stderr = t.Output()
@@ -180,13 +211,17 @@ func (h *host) signal(s syscall.Signal) {
 	}
 }
 
-// freeze stops the agent, and returns when it stands still.
+// freeze stops the agent, and the servers, and returns when they stand still.
 func (h *host) freeze() {
 	h.t.Helper()
-	h.signal(syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(h.agent.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		h.t.Fatalf("the agent does not stop: %v, %v", err, status)
+	for _, cmd := range append([]*exec.Cmd{h.agent}, h.servers...) {
+		if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+			h.t.Fatal(err)
+		}
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+			h.t.Fatalf("%v does not stop: %v, %v", cmd.Args, err, status)
+		}
 	}
 }
 

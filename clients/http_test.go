@@ -3,12 +3,16 @@
 package clients
 
 import (
-	"encoding/base64"
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +25,7 @@ func TestServers(t *testing.T) {
 	t.Parallel()
 	for _, s := range sites {
 		for _, l := range languages {
-			if l.can(network) {
+			if l.http {
 				t.Run(s.name+"/"+l.name, func(t *testing.T) {
 					l.wanted(t)
 					t.Parallel()
@@ -34,24 +38,7 @@ func TestServers(t *testing.T) {
 
 func testServers(t *testing.T, store string, l language) {
 	h := newHost(t, store)
-	secret := filepath.Join(h.dir, "secret")
-	if err := os.WriteFile(secret, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var urls []string
-	var servers []*exec.Cmd
-	for range 2 {
-		addr := testserver.FreeAddr(t)
-		server := baton(t, "serve", "--store", store, "--listen", addr, "--secret-file", secret)
-		server.Stderr = t.Output()
-		if err := testserver.Start(server); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-		listens(t, "tcp", addr)
-		urls, servers = append(urls, "http://"+addr), append(servers, server)
-	}
-	start := func() *process { return l.start(t, strings.Join(urls, ",")) }
+	start := func() *process { return l.start(t, h.at(l)) }
 	a, b, local := start(), start(), l.start(t, h.socket)
 
 	// Each way to the lock excludes the other, and the tokens rise through both.
@@ -76,13 +63,14 @@ func testServers(t *testing.T, store string, l language) {
 	b.must("ok", "unlock")
 	a.must("ok", "unlock")
 
-	for _, code := range blocks(t, strings.ToLower(l.name)+"/README.md")[map[string]string{"Python": "python", "Node": "js"}[l.name]] {
+	language, _, _ := strings.Cut(l.name, ",")
+	for _, code := range blocks(t, strings.ToLower(language)+"/README.md")[map[string]string{"Python": "python", "Node": "js"}[language]] {
 		if !strings.Contains(code, "7420") {
 			continue // it is about the agent
 		}
-		code = strings.Replace(code, "http://127.0.0.1:7420", urls[0], 1)
+		code = strings.Replace(code, "http://127.0.0.1:7420", h.urls[0], 1)
 		var page *exec.Cmd
-		switch l.name {
+		switch language {
 		case "Python":
 			page = exec.Command(pythonProgram(t), "-B", "-c", "write = print\ndef pay(): pass\n"+code)
 			page.Env = append(os.Environ(), "PYTHONPATH=python")
@@ -95,11 +83,69 @@ func testServers(t *testing.T, store string, l language) {
 		}
 	}
 
-	// A server dies. The lock is renewed at the other.
+	// A client that gives up while it waits says so, and waits for no position to run out.
+	holder := h.other()
+	if a, err := holder.ask(`{"id":1,"do":"lock","key":"given-up"}`); err != nil || !a.OK {
+		t.Fatalf("%v, %+v", err, a)
+	}
+	calls := make(chan string, 1000)
+	await := func(call string) {
+		t.Helper()
+		for late := time.After(patience); ; {
+			select {
+			case got := <-calls:
+				if got == call {
+					return
+				}
+			case <-late:
+				t.Fatalf("there is no call of %s", call)
+			}
+		}
+	}
+	var acquired atomic.Int32
+	denied := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
+		calls <- call
+		if call != "Acquire" || acquired.Add(1) == 1 {
+			return true
+		}
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprint(w, `{"code":"permission_denied","message":"not any more"}`)
+		return false
+	}))
+	denied.must("error permission_denied", "lock given-up - - -")
+	await("Cancel")
+	if language == "Python" { // in Node a signal ends the process
+		interrupted := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
+			calls <- call
+			return true
+		}))
+		interrupted.send("lock given-up - - -")
+		await("Acquire")
+		interrupted.signal(syscall.SIGINT)
+		interrupted.expect("interrupted", "lock")
+		await("Cancel")
+	}
+
+	// The answer to a release is lost. That the other server knows of no lease is success.
+	lossy := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
+		if call == "Release" {
+			panic(http.ErrAbortHandler)
+		}
+		return true
+	})+","+h.urls[1])
+	lossy.lock("lossy")
+	lossy.must("ok", "unlock")
+	h.free("lossy", "the answer to its release was lost")
+
+	// A server dies. The lock is renewed at the other, and released there.
+	released := start()
+	released.lock("released")
 	a.lock("kept")
-	if err := servers[0].Process.Kill(); err != nil {
+	if err := h.servers[0].Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+	released.must("ok", "unlock")
+	h.free("released", "a server has died")
 	over := time.Now().Add(ttl * 5 / 4)
 	b.lock("stopped")
 	until := b.promise()
@@ -142,7 +188,26 @@ func testServers(t *testing.T, store string, l language) {
 	}
 
 	// No server is there.
-	_ = servers[1].Process.Kill()
-	_ = servers[1].Wait()
+	_ = h.servers[1].Process.Kill()
+	_ = h.servers[1].Wait()
 	a.must("error unavailable", "lock k 0 - -")
+}
+
+// between is a server before another. meddle is told of each call that was answered there,
+// and reports whether the client is to get the answer.
+func between(t *testing.T, to string, meddle func(w http.ResponseWriter, call string) bool) (url string) {
+	t.Helper()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		answer, err := http.Post(to+r.URL.Path, r.Header.Get("Content-Type"), r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		defer answer.Body.Close()
+		if meddle(w, path.Base(r.URL.Path)) {
+			w.WriteHeader(answer.StatusCode)
+			_, _ = io.Copy(w, answer.Body)
+		}
+	}))
+	t.Cleanup(server.Close)
+	return server.URL
 }

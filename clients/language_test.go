@@ -20,30 +20,32 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// What not every language can do.
+// What not every client can do.
 const (
 	kinds    = "read locks, permits"
 	everyKey = "every key"
 	several  = "several locks in one session, other requests"
 	told     = "hears of a loss while it works"
-	forked   = "refuses a session that was forked"
+	bounded  = "a bound for a process that is stopped"
+	forked   = "the child of a fork cannot use the lock, nor release it"
 	spawned  = "a child process does not keep the lock"
-	network  = "locks of `baton serve`, without an agent"
+	freed    = "the lock of a process that dies is free at once"
 )
 
-var abilities = []string{kinds, everyKey, several, told, forked, spawned, network}
+var abilities = []string{kinds, everyKey, several, told, bounded, forked, spawned, freed}
 
-// A language is one that has a client.
+// A language is a client: one for the agent, or one for servers.
 type language struct {
 	name   string
 	files  []string
 	driver func(*testing.T) []string // a command
-	cannot []string                  // of abilities
+	cannot map[string]string         // of abilities, with what README.md says of it
+	http   bool                      // it is for servers
 }
 
-// everyday are the languages that every machine with the servers has. The others are tried
+// everyday are the clients that every machine with the servers has. The others are tried
 // in the long tests.
-var everyday = []string{"Python", "bash"}
+var everyday = []string{"Python", "bash", "Python, HTTP"}
 
 // wanted skips the test of a language that only the long tests try.
 func (l language) wanted(t *testing.T) {
@@ -53,41 +55,61 @@ func (l language) wanted(t *testing.T) {
 	}
 }
 
-// tried are the languages of this run, for tests of several at once.
-func tried() (some []language) {
+// tried are the clients of this run, for tests of several at once: those of the agent, or
+// those of servers.
+func tried(http bool) (some []language) {
 	for _, l := range languages {
-		if os.Getenv("BATON_LONG") == "1" || slices.Contains(everyday, l.name) {
+		if l.http == http && (os.Getenv("BATON_LONG") == "1" || slices.Contains(everyday, l.name)) {
 			some = append(some, l)
 		}
 	}
 	return some
 }
 
-func (l language) can(ability string) bool { return !slices.Contains(l.cannot, ability) }
+func (l language) can(ability string) bool { return l.cannot[ability] == "" }
 
 const java = "java/src/main/java/io/github/batonhq/baton/"
 
 var (
 	languages = []language{
-		{"Python", []string{"python/baton.py", "python/baton_http.py"}, func(t *testing.T) []string {
-			return []string{pythonProgram(t), "-B", "testdata/driver.py"}
-		}, []string{told}},
-		{"Node", []string{"node/baton.mjs", "node/baton_http.mjs"}, func(t *testing.T) []string {
-			return []string{testserver.Node(t), "testdata/driver.mjs"}
-		}, []string{forked}},
-		{"PHP", []string{"php/baton.php"}, func(t *testing.T) []string {
-			return []string{testserver.PHP(t), "testdata/driver.php"}
-		}, []string{told, spawned, network}},
+		{"Python", []string{"python/baton.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
+			told: "no: ask `check`",
+		}, false},
+		{"Node", []string{"node/baton.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), map[string]string{
+			forked: "no fork",
+		}, false},
+		{"PHP", []string{"php/baton.php"}, driveWith(testserver.PHP, "testdata/driver.php"), map[string]string{
+			told:    "no: ask `check`",
+			spawned: "only by `descriptors`",
+		}, false},
 		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, func(t *testing.T) []string {
 			program := testserver.Java(t)
 			if err := buildJava(); err != nil {
 				t.Fatal(err)
 			}
 			return slices.Concat([]string{program}, javaFlags, []string{"-cp", filepath.Join(built, "java"), "Driver"})
-		}, []string{told, forked, network}},
-		{"bash", []string{"bash/baton.sh"}, func(t *testing.T) []string {
-			return []string{testserver.Bash(t), "testdata/driver.sh"}
-		}, []string{kinds, everyKey, several, told, network}},
+		}, map[string]string{
+			told:   "no: ask `check`",
+			forked: "no fork",
+		}, false},
+		{"bash", []string{"bash/baton.sh"}, driveWith(testserver.Bash, "testdata/driver.sh"), map[string]string{
+			kinds:    "no",
+			everyKey: "not with `\"` or `\\`",
+			several:  "no: one lock at a time",
+			told:     "no: ask `baton_check`",
+		}, false},
+		{"Python, HTTP", []string{"python/baton_http.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
+			several: "no session",
+			told:    "no: ask `check`",
+			bounded: "its `ttl`",
+			freed:   "after its `ttl`",
+		}, true},
+		{"Node, HTTP", []string{"node/baton_http.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), map[string]string{
+			several: "no session",
+			bounded: "its `ttl`",
+			forked:  "no fork",
+			freed:   "after its `ttl`",
+		}, true},
 	}
 
 	buildJava = compile("javac", "-Werror", "-Xlint:all,-serial,-try", "--release", "17", "-d", "BUILT/java",
@@ -97,13 +119,21 @@ var (
 	javaFlags = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"}
 )
 
+// driveWith is the command that runs a script.
+func driveWith(program func(testserver.TB) string, args ...string) func(*testing.T) []string {
+	return func(t *testing.T) []string {
+		t.Helper()
+		return append([]string{program(t)}, args...)
+	}
+}
+
 // pythonProgram is the interpreter itself, not a script that looks for it.
-func pythonProgram(t *testing.T) string {
+func pythonProgram(t testserver.TB) string {
 	t.Helper()
 	found := testserver.Python(t)
 	path, err := realPython(found)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v", err)
 	}
 	return path
 }
@@ -126,7 +156,7 @@ var realPython = func() func(string) (string, error) {
 //	told                                waits for a loss
 //	count KEY FILE TIMES                raises the number in a file, each time under the lock
 //	spawn FILE                          starts a child that lives until the pipe FILE ends
-//	fork                                a child that was forked uses the lock
+//	fork                                a child that was forked uses the lock, and ends
 //	api KEY                             what only this language has
 //
 // It answers with a line: "ok", "held", "lost" or "error", and more.

@@ -241,7 +241,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The page says of each language what its row of the tests is.
+// The page says of each client what it can do, and why it cannot do the rest.
 func TestTableOfAbilities(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
@@ -262,8 +262,12 @@ func TestTableOfAbilities(t *testing.T) {
 			t.Errorf("the table has no column of %s", l.name)
 		}
 		for _, ability := range abilities {
-			if cells := rows[ability]; cells == nil || (cells[i] == "yes" || strings.HasPrefix(cells[i], "yes:")) != l.can(ability) {
-				t.Errorf("%s: the table says %q to %q", l.name, cells, ability)
+			want := "yes"
+			if !l.can(ability) {
+				want = l.cannot[ability]
+			}
+			if cells := rows[ability]; cells == nil || cells[i] != want && !strings.HasPrefix(cells[i], want+":") {
+				t.Errorf("%s: the table says %q to %q, want %q", l.name, cells, ability, want)
 			}
 		}
 	}
@@ -278,7 +282,7 @@ func TestClientsAreSmall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := bytes.Count(text, []byte("\n")); n > 120 {
+			if n := bytes.Count(text, []byte("\n")); n > 180 {
 				t.Errorf("%s has %d lines", name, n)
 			}
 		}

@@ -14,21 +14,18 @@
 
 # Errors: 75 held, 79 lost, 69 anything else; BATON_ERROR says why, BATON_ANSWER is the agent's line.
 baton_ask() { # request, without its id
-	local traps
+	local sent=$SECONDS left
 	BATON_ERROR= BATON_ANSWER=
 	[[ -n ${BATON_IN-} ]] || { BATON_ERROR="no lock" && return 79; }
 	[[ $BATON_SHELL == "$BASHPID" ]] || { BATON_ERROR="the lock is that of another shell" && return 69; }
-	# If the agent has ended the session, writing is a SIGPIPE, or bash has unset
-	# BATON_COPROC. The agent may have said why.
-	traps=$(trap -p PIPE)
-	trap '' PIPE
-	[[ -z ${BATON_COPROC[1]-} ]] || printf '{"id":%d,%s}\n' $((++BATON_ID)) "$1" 2>/dev/null >&"${BATON_COPROC[1]}"
-	eval "${traps:-trap - PIPE}"
-	IFS= read -r BATON_ANSWER <&"$BATON_IN" || BATON_ANSWER=
+	baton_write "{\"id\":$((++BATON_ID)),$1}"
+	baton_read || BATON_ANSWER=
 	if [[ $BATON_ANSWER != "{\"id\":$BATON_ID,"* ]]; then # the end, or an answer that was not read when it was due
 		baton_end
 		[[ $BATON_ANSWER == '{"ok":false,'* ]] || { BATON_ERROR="the agent has gone" && return 79; }
 	fi
+	left=${BATON_ANSWER#*'"remaining_ms":'} left=${left%%[^0-9]*}
+	[[ -z $left ]] || BATON_UNTIL=$((sent + left / 1000 + 1))
 	[[ $BATON_ANSWER != *'"ok":true'* ]] || return 0
 	baton_said
 	case $BATON_ANSWER in
@@ -38,6 +35,37 @@ baton_ask() { # request, without its id
 	esac
 	baton_end
 	return 79
+}
+
+baton_write() { # line
+	# If the agent has ended the session, writing is a SIGPIPE, or bash has unset
+	# BATON_COPROC. The agent may have said why.
+	local traps
+	traps=$(trap -p PIPE)
+	trap '' PIPE
+	[[ -z ${BATON_COPROC[1]-} ]] || printf '%s\n' "$1" 2>/dev/null >&"${BATON_COPROC[1]}" || true
+	eval "${traps:-trap - PIPE}"
+}
+
+# Reads the next answer. After 3 seconds of silence the agent is asked for a sign of life.
+# After 3 more it hangs, unless what it told of the lock is not over yet.
+baton_read() {
+	local code silent= part
+	BATON_ANSWER=
+	while :; do
+		code=0
+		IFS= read -r -t 3 part <&"$BATON_IN" || code=$?
+		BATON_ANSWER+=$part
+		if [[ $code == 0 ]]; then
+			[[ $BATON_ANSWER == '{"id":9007199254740991,"ok":true'* ]] || return 0
+			BATON_ANSWER= silent=
+		elif [[ $code -le 128 || -n $silent && $SECONDS -gt $BATON_UNTIL ]]; then
+			return 1
+		else
+			[[ -n $silent ]] || baton_write '{"id":9007199254740991,"do":"ping"}'
+			silent=1
+		fi
+	done
 }
 
 baton_said() { # the message of an answer is the error
@@ -55,10 +83,10 @@ baton_lock() { # key [milliseconds to wait [milliseconds to hold at most]]
 	type socat >/dev/null 2>&1 || { BATON_ERROR="socat is missing: install it, or set PATH" && return 69; }
 	# The connection stays after the agent has ended the session (-t) until baton_end: the
 	# agent keeps until then what baton_check was told.
-	BATON_ID=0 BATON_SHELL=$BASHPID
+	BATON_ID=0 BATON_UNTIL=0 BATON_SHELL=$BASHPID
 	coproc BATON_COPROC { exec socat -t86400 STDIO,shut-close "UNIX-CONNECT:$socket" 2>/dev/null; }
 	exec {BATON_IN}<&"${BATON_COPROC[0]}" # the output is not copied: children would inherit the copy, and keep the lock
-	IFS= read -r BATON_ANSWER <&"$BATON_IN" && [[ $BATON_ANSWER == *'"ok":true'* ]] || {
+	baton_read && [[ $BATON_ANSWER == *'"ok":true'* ]] || {
 		baton_said
 		[[ -n $BATON_ANSWER ]] || BATON_ERROR="no agent at $socket: start baton agent, or set BATON_AGENT"
 		[[ -n $BATON_ANSWER || ! -e $socket || -w $socket ]] || BATON_ERROR="no right to $socket: see --group and --mode of the agent"

@@ -37,7 +37,7 @@ export class Lock implements AsyncDisposable {
   readonly signal: AbortSignal;
   /**
    * The milliseconds for which the lock is certain from now, even if the agent stops. Use them in the same turn of the
-   * event loop. Rejects with a Lost if the lock has ended, and does not settle while the agent is stopped.
+   * event loop. Rejects with a Lost if the lock has ended, also if the agent does not answer until what it last told is over.
    */
   check(): Promise<number>;
   /** Unlocks. Rejects with a Lost if the lock had ended before. A second call does nothing. */

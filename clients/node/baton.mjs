@@ -19,9 +19,17 @@ const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost]]);
 const failure = ({ error, message }) => new (kinds.get(error) ?? BatonError)(error, message);
 const help = (why) => (/EACCES/.test(why) ? "see --group and --mode of the agent, and the directory" : "start baton agent --socket, or set BATON_AGENT");
 const unasked = "it has answered what was not asked";
+const silence = 3000; // after which the agent is asked for a sign of life; it hangs after as many more
+const ping = Number.MAX_SAFE_INTEGER; // the id of these requests
+
+export function milliseconds(name, time) { // null, and infinity, are no bound
+  if (time != null && !(time >= 0)) throw new BatonError("bad", `${name} is ${time}: it is a number of milliseconds, not below 0`);
+  return time == null || time === Infinity ? undefined : Math.ceil(time);
+}
 
 export class Session {
-  #socket; #id = 0; #ended = new AbortController();
+  #socket; #timer; #id = 0; #ended = new AbortController();
+  until = 0; // what is held is certain until then, as far as the agent has told
   #requests = new Map(); // those without an answer, by id; the greeting is the answer to 0
   signal = this.#ended.signal;
 
@@ -37,21 +45,36 @@ export class Session {
         const lines = (part + text).split("\n");
         part = lines.pop();
         for (const line of lines) session.#read(line);
+        session.#watch();
       });
+    session.#watch();
     return greeting.then(() => session, (e) => { session.close(); throw e; });
   }
 
   async ask(what, fields = {}) {
     this.signal.throwIfAborted();
     const id = ++this.#id;
+    const sent = performance.now();
     this.#socket.write(JSON.stringify({ ...fields, id, do: what }) + "\n");
-    return new Promise((resolve, reject) => this.#requests.set(id, { resolve, reject }));
+    const answer = new Promise((resolve, reject) => this.#requests.set(id, { resolve, reject }));
+    if (this.#requests.size === 1) this.#watch();
+    const { remaining_ms: left } = await answer;
+    if (Number.isInteger(left)) this.until = Math.max(this.until, sent + left);
+    return answer;
+  }
+
+  #watch(silent = false) { // the agent, while an answer is awaited
+    clearTimeout(this.#timer);
+    if (this.#requests.size > 0) this.#timer = setTimeout(() => {
+      if (silent && performance.now() > this.until) return this.#end("it does not answer"), this.#socket.destroy();
+      if (!silent) this.#socket.write(JSON.stringify({ id: ping, do: "ping" }) + "\n");
+      this.#watch(true);
+    }, silence);
   }
 
   async lock(key, { wait, maxHold, shared, permits } = {}, alone = false) {
-    const ms = (time) => (time === undefined ? time : Math.ceil(time));
     const [mode, n, of] = permits ? ["permits", ...permits] : [shared ? "shared" : undefined];
-    const { id, token } = await this.ask("lock", { key, wait_ms: ms(wait), max_hold_ms: ms(maxHold), mode, n, of });
+    const { id, token } = await this.ask("lock", { key, wait_ms: milliseconds("wait", wait), max_hold_ms: milliseconds("maxHold", maxHold), mode, n, of });
     if (typeof token !== "string" || !/^\d+$/.test(token)) this.#end(unasked);
     this.signal.throwIfAborted();
     return new Lock(this, key, BigInt(token), id, alone);
@@ -63,6 +86,7 @@ export class Session {
     const { id = 0, ok } = answer ?? {};
     const request = this.#requests.get(id);
     if (ok === false && id === 0) return this.#end(failure(answer)); // it is about the session, which has ended
+    if (ok === true && id === ping) return;
     if (typeof ok !== "boolean" || !request) return this.#end(unasked);
     this.#requests.delete(id);
     ok ? request.resolve(answer) : request.reject(failure(answer));
@@ -71,6 +95,7 @@ export class Session {
   #end(why) {
     const gone = this.#requests.has(0) ? new BatonError("agent", `no agent: ${why}: ${help(why)}`) : new Lost("lost", `the agent has gone: ${why}`);
     this.#ended.abort(why instanceof Error ? why : gone); // the first reason stays
+    clearTimeout(this.#timer);
     for (const { reject } of this.#requests.values()) reject(this.signal.reason);
     this.#requests.clear();
   }

@@ -7,7 +7,7 @@
 import { randomBytes } from "node:crypto";
 import { uptime } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
-import { BatonError, Held, Lost, under } from "./baton.mjs";
+import { BatonError, Held, Lost, milliseconds, under } from "./baton.mjs";
 
 // Node's clock stands still while the machine is suspended. Linux' uptime goes on; it has hundredths of a second.
 const [now, grain] = process.platform === "linux" ? [() => uptime() * 1000, 10] : [() => performance.now(), 0];
@@ -34,10 +34,25 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
   throw new (code === "not_found" ? Lost : BatonError)(code, `${url}: ${message}`);
 }
 
+// Makes a call that ends something at each server, once within the time that remains, until one has answered.
+async function end(urls, access, call, until, fields) {
+  let before;
+  for (let left = urls.length; left > 0; left--) {
+    try {
+      return await ask(urls, access, call, fields, Math.min(5000, Math.max(1000, (until - now()) / left)));
+    } catch (e) {
+      if (before && e.code === "not_found") return; // the server before has done it
+      if (!passing.includes(e.code)) throw e;
+      before = e;
+    }
+  }
+  throw before;
+}
+
 export class Lock {
-  #ask; #ttl; #handle; #until; #why; #timer; #held = true; #ended = new AbortController();
-  constructor(key, ask, ttl, sent, answer) {
-    [this.#ask, this.#ttl, this.#handle, this.#until] = [ask, ttl, answer.handle, sent + answer.remaining_ms];
+  #servers; #ttl; #handle; #until; #why; #timer; #held = true; #ended = new AbortController();
+  constructor(key, servers, ttl, sent, answer) {
+    [this.#servers, this.#ttl, this.#handle, this.#until] = [servers, ttl, answer.handle, sent + answer.remaining_ms];
     Object.assign(this, { key, token: BigInt(answer.token), signal: this.#ended.signal });
     this.#after(ttl / 3);
   }
@@ -49,7 +64,7 @@ export class Lock {
     if (this.#until - now() > grain) {
       try {
         const sent = now();
-        const { remaining_ms: left } = await this.#ask("Locks/Renew", { handle: this.#handle }, Math.min(5000, this.#ttl / 4));
+        const { remaining_ms: left } = await ask(...this.#servers, "Locks/Renew", { handle: this.#handle }, Math.min(5000, this.#ttl / 4, this.#until - now()));
         this.#until = Math.max(this.#until, sent + left);
       } catch (e) {
         [this.#why, pause] = [e, this.#ttl / 12]; // soon again, if no server answers
@@ -76,36 +91,42 @@ export class Lock {
   async unlock() {
     if (!this.#held) return;
     this.#held = false;
-    this.#end("it was unlocked");
-    await this.#ask("Locks/Release", { handle: this.#handle });
+    const until = this.#until, over = this.signal.aborted || until <= now() + grain;
+    this.#end(over ? `the lock ${JSON.stringify(this.key)} has ended` : "it was unlocked");
+    await end(...this.#servers, "Locks/Release", until, { handle: this.#handle });
+    if (over) throw this.signal.reason;
   }
   [Symbol.asyncDispose]() { return this.unlock(); }
 }
 
 export async function lock(key, { wait = Infinity, ttl = 15_000, shared, permits, owner, urls, access } = {}) {
-  const servers = [...(urls ?? (process.env.BATON_SERVER ?? "http://127.0.0.1:7420").split(","))];
-  const call = (...args) => ask(servers, access, ...args);
-  const kind = { key, ttl_ms: Math.ceil(ttl), shared, permits: permits?.[0], of: permits?.[1] };
+  const servers = [(urls ?? (process.env.BATON_SERVER || "http://127.0.0.1:7420").split(",")).map((url) => url.trim().replace(/\/+$/, "")), access];
+  const kind = { key, ttl_ms: milliseconds("ttl", ttl), shared, permits: permits?.[0], of: permits?.[1] };
+  if (!kind.ttl_ms) throw new BatonError("bad", `ttl is ${ttl}: it is a number of milliseconds above 0`);
   const draw = () => randomBytes(16).toString("base64url");
-  const began = now();
-  for (let op = draw(), retry = false, heard = began, silent = 0; ;) {
-    const sent = now(), rest = Math.max(0, began + wait - sent);
-    const turn = Math.min(rest, 1000); // of a client that dies between two calls the position ends after a second and a half
-    let error;
-    try {
-      const answer = await call("Locks/Acquire", { ...kind, op, owner, retry, wait_ms: Math.ceil(turn) }, turn + 5000);
-      if (answer.state === "HELD") return new Lock(key, call, ttl, sent, answer);
-      [error, heard, retry, silent] = [new Held("held", `${JSON.stringify(key)} is held by ${JSON.stringify(answer.holders)}`), now(), true, 0];
-    } catch (e) {
-      [error, retry, silent] = [e, true, silent + 1];
-      if (e.code === "aborted") [op, retry] = [draw(), false]; // a lease came and went while its answer was lost
-      else if (e.code !== "unavailable") throw e;
-      await sleep(Math.min(100, rest));
+  const began = now(), limit = milliseconds("wait", wait) ?? Infinity;
+  let op = draw(), retry = false;
+  try {
+    for (let heard = began, silent = 0; ;) {
+      const sent = now(), rest = Math.max(0, began + limit - sent);
+      const turn = Math.min(rest, 1000); // of a client that dies between two calls the position ends after a second and a half
+      let error;
+      try {
+        const answer = await ask(...servers, "Locks/Acquire", { ...kind, op, owner, retry, wait_ms: Math.ceil(turn) }, turn + 5000);
+        if (answer.state === "HELD") return new Lock(key, servers, ttl, sent, answer);
+        [error, heard, retry, silent] = [new Held("held", `${JSON.stringify(key)} is held by ${JSON.stringify(answer.holders)}`), now(), true, 0];
+      } catch (e) {
+        [error, silent] = [e, silent + 1];
+        if (e.code === "aborted") [op, retry] = [draw(), false]; // a lease came and went while its answer was lost
+        else if (e.code === "unavailable") retry = true;
+        else throw e;
+        await sleep(Math.min(100, rest));
+      }
+      if ((rest <= turn && !(silent > 0 && silent < servers[0].length)) || now() > heard + 30_000) throw error; // or no server answers
     }
-    if ((rest <= turn && !(silent > 0 && silent < servers.length)) || now() > heard + 30_000) { // or no server answers
-      await call("Locks/Cancel", { ...kind, op }).catch(() => {});
-      throw error;
-    }
+  } catch (e) {
+    if (retry || !(e instanceof BatonError)) await end(...servers, "Locks/Cancel", now() + 2000, { ...kind, op }).catch(() => {}); // a server may have a position, or a lease
+    throw e;
   }
 }
 

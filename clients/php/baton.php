@@ -15,18 +15,21 @@ class Failure extends \RuntimeException {
 final class Held extends Failure {}
 /** The session has ended, and all its locks: another process may have them. */
 final class Lost extends Failure {}
+const SILENCE = 3; // seconds, after which the agent is asked for a sign of life; it hangs after as many more
+const PING = 2 ** 53 - 1; // the id of these requests
 
 /** A connection to the agent. Its end is that of all its locks. */
 final class Session {
     private $stream; // a resource, null once it is closed
     private readonly int $pid;
     private int $id = 0;
+    private float $until = 0; // what is held is certain until then, as far as the agent has told
 
     public function __construct(?string $path = null) {
         [$this->pid, $path] = [getmypid(), $path ?? (getenv('BATON_AGENT') ?: '/run/baton/agent.sock')];
-        $this->stream = @stream_socket_client("unix://$path", $code, $why) ?: throw new Failure('agent', "no agent at $path: $why: "
+        $this->stream = @stream_socket_client("unix://$path", $code, $why, 2 * SILENCE) ?: throw new Failure('agent', "no agent at $path: $why: "
             . ($code === 13 ? 'see --group and --mode of the agent, and the directory' : 'start baton agent --socket, or set BATON_AGENT'));
-        stream_set_timeout($this->stream, -1); // a wait may be longer than default_socket_timeout
+        stream_set_timeout($this->stream, SILENCE);
         try { $this->read(0); } // the greeting
         catch (Lost $e) { throw new Failure('agent', "no agent at $path: {$e->getMessage()}"); }
     }
@@ -36,14 +39,19 @@ final class Session {
         getmypid() === $this->pid || throw new Failure('bad', 'the session is that of the process that forked: open another');
         $fields = array_filter($fields, fn ($value) => $value !== null);
         $line = json_encode(['id' => ++$this->id, 'do' => $do] + $fields, JSON_THROW_ON_ERROR) . "\n";
+        $sent = hrtime(true) / 1e9;
         $this->stream && @fwrite($this->stream, $line); // if that fails, the agent has ended the session and said why
-        return $this->read($this->id);
+        $answer = $this->read($this->id);
+        $left = $answer['remaining_ms'] ?? 0;
+        $this->until = max($this->until, $sent + (is_int($left) ? $left / 1000 : 0));
+        return $answer;
     }
 
     private function read(int $asked): array {
-        $line = $this->stream ? (string) @fgets($this->stream) : '';
-        $answer = str_ends_with($line, "\n") ? json_decode($line, true) : null;
-        [$ok, $about] = [$answer['ok'] ?? null, $answer['id'] ?? 0]; // 0: about the session
+        do {
+            $answer = json_decode($this->line(), true);
+            [$ok, $about] = [$answer['ok'] ?? null, $answer['id'] ?? 0]; // 0: about the session
+        } while ($ok === true && $about === PING);
         is_bool($ok) && ($about === $asked || !$ok && $about === 0) || $this->disbelieve();
         if ($ok) { return $answer; }
         if ($about === 0) { $this->close(); } // it has ended
@@ -51,10 +59,21 @@ final class Session {
         throw new $kind($answer['error'], $answer['message']);
     }
 
+    private function line(): string {
+        for ($line = '', $silent = false; $this->stream; $silent = true) {
+            $line .= @fgets($this->stream);
+            if (str_ends_with($line, "\n")) { return $line; }
+            if (!stream_get_meta_data($this->stream)['timed_out']) { break; }
+            if ($silent && hrtime(true) / 1e9 > $this->until) { $this->disbelieve('the agent does not answer'); }
+            $silent || @fwrite($this->stream, json_encode(['id' => PING, 'do' => 'ping']) . "\n");
+        }
+        return '';
+    }
+
     /** @internal */
-    public function disbelieve(): never {
+    public function disbelieve(string $why = 'the agent has gone, or has answered what was not asked'): never {
         $this->close();
-        throw new Lost('lost', 'the agent has gone, or has answered what was not asked');
+        throw new Lost('lost', $why);
     }
 
     /** For proc_open: descriptors that keep the connection, and so the locks, from the child. Needs /proc. */
@@ -82,8 +101,11 @@ final class Lock {
             ?array $permits = null, ?float $maxHold = null, ?Session $session = null) {
         [$this->alone, $this->session] = [!$session, $session ??= new Session()];
         [$mode, $n, $of] = $permits ? ['permits', ...$permits] : [$shared ? 'shared' : null, null, null];
-        $ms = fn (?float $seconds) => $seconds === null ? null : ceil($seconds * 1000);
-        $answer = $session->ask('lock', key: $key, wait_ms: $ms($wait), max_hold_ms: $ms($maxHold), mode: $mode, n: $n, of: $of);
+        $ms = function (string $name, ?float $seconds) { // null, and infinity, are no bound
+            $seconds === null || $seconds >= 0 || throw new Failure('bad', "$name is $seconds: it is a number of seconds, not below 0");
+            return $seconds === null || $seconds === INF ? null : ceil($seconds * 1000);
+        };
+        $answer = $session->ask('lock', key: $key, wait_ms: $ms('wait', $wait), max_hold_ms: $ms('maxHold', $maxHold), mode: $mode, n: $n, of: $of);
         [$this->id, $token] = [$answer['id'], (string) ($answer['token'] ?? '')];
         $this->token = preg_match('/^\d+$/D', $token) ? (int) $token : $session->disbelieve();
     }

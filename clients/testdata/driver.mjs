@@ -42,6 +42,7 @@ const verbs = {
     }
   },
   async api(key) {
+    if ("BATON_SERVER" in process.env) return overHTTP(key);
     await withLock(key, { wait: 5000, maxHold: 60_000 }, async (lock) => {
       const session = await Session.open();
       const who = (await session.ask("who", { key })).locks;
@@ -52,7 +53,8 @@ const verbs = {
       const [a, b] = await Promise.all([session.lock(key + "/a"), session.lock(key + '/bé"\\')]);
       await assert.rejects(session.lock(key + "/a"), { code: "nested", name: "BatonError" });
       await assert.rejects(session.ask("lock", { key: "x", wait: 5 }), { code: "bad", message: /wait_ms/ });
-      await assert.rejects(session.lock("x", { wait: Infinity }), { code: "bad" });
+      for (const wait of [NaN, -1]) await assert.rejects(session.lock("x", { wait }), { code: "bad" });
+      await (await session.lock("x", { wait: Infinity, maxHold: Infinity })).unlock();
       await a.unlock();
       session.close();
       assert(b.signal.aborted && b.signal.reason instanceof Lost);
@@ -72,6 +74,20 @@ const verbs = {
     assert(last.signal.aborted);
   },
 };
+
+async function overHTTP(key) {
+  for (const kind of [{ wait: NaN }, { wait: -1 }, { ttl: NaN }, { ttl: 0 }, { ttl: Infinity }]) {
+    await assert.rejects(lock(key, kind), { code: "bad" }, JSON.stringify(kind));
+  }
+  process.env.BATON_SERVER = process.env.BATON_SERVER.split(",").map((url) => url + "/").join(" , ");
+  const held = await lock(key, { wait: Infinity, ttl: 30_000 });
+  await assert.rejects(lock(key, { wait: 0.4 }), Held);
+  await held.unlock();
+  await held.unlock();
+  assert(held.signal.aborted);
+  assert.throws(() => held.check(), Lost);
+  await lock(key, { wait: 0 }).then((last) => last[Symbol.asyncDispose]());
+}
 
 // A test waits for "told" while other commands come.
 for await (const line of createInterface(process.stdin)) {

@@ -1,7 +1,10 @@
 # What the tests tell a process to do, in Python: see drive in language_test.go.
+import gc
 import os
+import signal
 import subprocess
 import sys
+import threading
 
 import baton
 import baton_http
@@ -42,14 +45,14 @@ def do(verb, *args):
     if verb == "spawn":
         return subprocess.Popen(["cat", args[0]], stdout=subprocess.DEVNULL).pid
     if verb == "fork":
-        pid = os.fork()
-        if pid == 0:
-            try:
-                held.check()
-            except baton.Error as e:
-                os._exit(0 if e.args[0] == "bad" else 1)
-            os._exit(2)
-        assert os.waitpid(pid, 0)[1] == 0, "the child used the session"
+        if (pid := os.fork()) == 0:
+            refuses("bad", held.check)
+            refuses("bad", held.unlock)
+            with held:
+                held = None
+                gc.collect()
+                sys.exit()  # through the end of the block, and what Python does at exit
+        assert os.waitpid(pid, 0)[1] == 0, "the child used the lock"
         return None
     if verb == "count":
         for _ in range(int(args[2])):
@@ -65,7 +68,49 @@ def do(verb, *args):
     raise ValueError(verb)
 
 
+def refuses(code, call, *args, **fields):
+    try:
+        call(*args, **fields)
+    except baton.Error as e:
+        assert e.args[0] == code and str(e).startswith(f"{code}: "), e
+        return
+    raise AssertionError(f"it is not refused with {code}")
+
+
+def over_http(key):
+    for fields in ({"wait": float("nan")}, {"wait": -1}, {"ttl": float("nan")}, {"ttl": 0}, {"ttl": float("inf")}):
+        refuses("bad", baton_http.lock, key, **fields)
+    slashes = [url + "/" for url in os.environ["BATON_SERVER"].split(",")]
+    lock = baton_http.lock(key, float("inf"), urls=slashes)
+    refuses("held", baton_http.lock, key, 0, urls=slashes)
+    lock.unlock()
+    lock.unlock()
+    refuses("lost", lock.check)
+    forgotten = baton_http.lock(key, ttl=30)
+    forgotten.check()
+    del forgotten
+    baton_http.lock(key, wait=20).unlock()  # long before its time is over
+
+
 def api(key):
+    if "BATON_SERVER" in os.environ:
+        return over_http(key)
+    for wait in (float("nan"), -1):
+        refuses("bad", baton.lock, key, wait)
+    baton.lock(key, float("inf"), max_hold=float("inf")).unlock()
+    threads(key)
+
+    def alarm(*_):
+        raise TimeoutError("of the program")
+
+    signal.signal(signal.SIGALRM, alarm)
+    with baton.lock(key):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        try:
+            baton.lock(key)
+            raise AssertionError("it does not wait")
+        except TimeoutError as e:
+            assert e.args == ("of the program",), e
     with baton.lock(key, wait=5, max_hold=60) as lock:
         session = baton.Session()
         who = session.ask("who", key=key)["locks"]
@@ -111,6 +156,28 @@ def api(key):
         pass
 
 
+def threads(key):
+    """All threads may use a session."""
+    session, wrong = baton.Session(), []
+
+    def use(name):
+        try:
+            for _ in range(50):
+                lock = baton.Lock(session, name)
+                lock.check()
+                lock.unlock()
+        except BaseException as e:
+            wrong.append(e)
+
+    all = [threading.Thread(target=use, args=(f"{key}/{i}",)) for i in range(4)]
+    for thread in all:
+        thread.start()
+    for thread in all:
+        thread.join()
+    assert not wrong, wrong
+
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for line in sys.stdin:
     try:
         result = do(*line.split())
@@ -121,3 +188,5 @@ for line in sys.stdin:
         print("lost", e, flush=True)
     except baton.Error as e:
         print("error", *e.args, flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)

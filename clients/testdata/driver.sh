@@ -48,7 +48,8 @@ api() { # key
 while IFS=' ' read -r verb a b c d; do
 	case $verb in
 	lock)
-		baton_lock "$a" "${b#-}" "${c#-}"
+		[[ $b != - ]] || b=
+		baton_lock "$a" "$b" "${c#-}"
 		answer $? "${BATON_TOKEN-}"
 		;;
 	check)
@@ -65,8 +66,7 @@ while IFS=' ' read -r verb a b c d; do
 		echo "ok $!"
 		;;
 	fork)
-		(baton_check)
-		[[ $? == 69 ]] || fail "a subshell used the lock"
+		(expect 69 baton_check && expect 69 baton_unlock && baton_end) || fail "a subshell used the lock"
 		echo ok
 		;;
 	count)

@@ -39,10 +39,15 @@ public final class Baton {
         private Kind set(String name, Object value) { fields.put(name, value); return this; }
 
         /** How long to wait; zero is not at all. */
-        public Kind within(Duration wait) { return set("wait_ms", wait.plusNanos(999_999).toMillis()); }
+        public Kind within(Duration wait) { return set("wait_ms", milliseconds(wait)); }
 
         /** Ends the session if the lock is held for longer: a bound for a process that is stopped. */
-        public Kind maxHold(Duration most) { return set("max_hold_ms", most.plusNanos(999_999).toMillis()); }
+        public Kind maxHold(Duration most) { return set("max_hold_ms", milliseconds(most)); }
+
+        private static long milliseconds(Duration time) {
+            if (time.isNegative()) throw new Failure("bad", time + " is below 0");
+            return time.plusNanos(999_999).toMillis();
+        }
 
         public Kind shared() { return set("mode", "shared"); }
         public Kind permits(int n, int of) { return set("mode", "permits").set("n", n).set("of", of); }

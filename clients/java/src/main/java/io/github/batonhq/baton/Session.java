@@ -1,12 +1,14 @@
 package io.github.batonhq.baton;
 
-import java.io.BufferedInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
-import java.io.InputStream;
+import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
-import java.nio.channels.Channels;
+import java.nio.ByteBuffer;
+import java.nio.channels.ClosedSelectorException;
+import java.nio.channels.SelectionKey;
+import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
@@ -15,20 +17,27 @@ import java.util.Objects;
 
 /** A connection to the agent. Its end is that of all its locks. It makes one request at a time, for any thread. */
 public final class Session implements AutoCloseable {
+    private static final int SILENCE = 3000; // ms, after which the agent is asked for a sign of life; it hangs after as many more
+    private static final long PING = (1L << 53) - 1; // the id of these requests
     private final SocketChannel channel;
-    private final InputStream in;
+    private final Selector selector;
+    private final ByteBuffer in = ByteBuffer.allocate(1 << 14).flip();
     private long id;
+    private long until = System.nanoTime(); // what is held is certain until then, as far as the agent has told
     private volatile Baton.Failure ended; // why
 
     public Session(String path) {
         String none = "no agent at " + path + ": ";
         try {
-            channel = SocketChannel.open(UnixDomainSocketAddress.of(path));
-        } catch (IOException | IllegalArgumentException e) {
+            channel = SocketChannel.open(StandardProtocolFamily.UNIX);
+            selector = Selector.open();
+        } catch (IOException e) {
             throw new Baton.Failure("agent", none + e.getMessage());
         }
-        in = new BufferedInputStream(Channels.newInputStream(channel));
         try {
+            channel.configureBlocking(false);
+            if (!channel.connect(UnixDomainSocketAddress.of(path))) throw new IOException("too many wait for it to accept them");
+            channel.register(selector, SelectionKey.OP_READ);
             read(0); // the greeting
         } catch (IOException | RuntimeException e) {
             close();
@@ -46,25 +55,54 @@ public final class Session implements AutoCloseable {
         if (ended != null) throw ended;
         Map<String, Object> request = new HashMap<>(fields);
         request.putAll(Map.of("id", ++id, "do", what));
-        byte[] line = (Json.write(request) + "\n").getBytes(StandardCharsets.UTF_8);
+        long sent = System.nanoTime();
         try {
             try {
-                Channels.newOutputStream(channel).write(line);
+                write(request);
             } catch (IOException e) {
                 // The agent has ended the session, and said why.
             }
-            return read(id);
-        } catch (IOException | IllegalArgumentException e) {
+            Map<String, Object> answer = read(id);
+            if (answer.get("remaining_ms") instanceof Long left) until = Math.max(until - sent, left * 1_000_000) + sent;
+            return answer;
+        } catch (IOException | IllegalArgumentException | ClosedSelectorException e) {
             throw ended = new Baton.Lost("the agent has gone: " + e.getMessage());
         }
     }
 
-    private Map<String, Object> read(long asked) throws IOException {
-        ByteArrayOutputStream line = new ByteArrayOutputStream();
-        for (int b; (b = in.read()) != '\n'; line.write(b)) {
-            if (b < 0) throw new EOFException("it has closed the connection");
+    private void write(Map<String, ?> request) throws IOException {
+        ByteBuffer line = ByteBuffer.wrap((Json.write(request) + "\n").getBytes(StandardCharsets.UTF_8));
+        while (line.hasRemaining()) {
+            if (channel.write(line) == 0) throw new IOException("it does not read");
         }
-        Map<String, Object> answer = Json.read(line.toString(StandardCharsets.UTF_8));
+    }
+
+    private String line() throws IOException {
+        ByteArrayOutputStream line = new ByteArrayOutputStream();
+        for (boolean silent = false;;) {
+            while (in.hasRemaining()) {
+                byte b = in.get();
+                if (b == '\n') return line.toString(StandardCharsets.UTF_8);
+                line.write(b);
+            }
+            int n = channel.read(in.clear());
+            in.flip();
+            if (n < 0) throw new EOFException("it has closed the connection");
+            if (n > 0 || selector.select(key -> {}, SILENCE) > 0) continue;
+            boolean interrupted = Thread.currentThread().isInterrupted();
+            if (interrupted || silent && System.nanoTime() - until > 0) {
+                close();
+                throw new IOException(interrupted ? "the thread was interrupted" : "it does not answer");
+            }
+            if (!silent) write(Map.of("id", PING, "do", "ping"));
+            silent = true;
+        }
+    }
+
+    private Map<String, Object> read(long asked) throws IOException {
+        Map<String, Object> answer;
+        do answer = Json.read(line());
+        while (Objects.equals(answer.get("ok"), true) && Objects.equals(answer.get("id"), PING));
         Object ok = answer.get("ok"), about = answer.getOrDefault("id", 0L); // 0: about the session
         boolean own = Objects.equals(about, asked), session = Objects.equals(about, 0L);
         if (own && Objects.equals(ok, true)) return answer;
@@ -89,6 +127,7 @@ public final class Session implements AutoCloseable {
         if (ended == null) ended = new Baton.Lost("the session was closed");
         try {
             channel.close();
+            selector.close();
         } catch (IOException e) {
             // It is closed nevertheless.
         }

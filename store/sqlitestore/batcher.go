@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
@@ -238,6 +240,9 @@ func (s *Store) alone() (o *op, err error) {
 func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	errs = make([]error, len(batch))
 	err, outcome := s.attempt(batch)
+	if code(err) == sqlite3.SQLITE_FULL && s.makeRoom() {
+		err, outcome = s.transaction(batch)
+	}
 	if err == nil {
 		return errs, s.tx.fx
 	}
@@ -248,10 +253,7 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 		return errs, fx
 	}
 	for i := range batch {
-		if err, outcome = s.begin(), driver.ErrUnavailable; err == nil {
-			err, outcome = s.attempt(batch[i : i+1])
-		}
-		if err != nil {
+		if err, outcome = s.transaction(batch[i : i+1]); err != nil {
 			errs[i] = s.failure(err, outcome)
 			continue
 		}
@@ -259,6 +261,14 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 		fx.Broken = append(fx.Broken, s.tx.fx.Broken...)
 	}
 	return errs, fx
+}
+
+// transaction is attempt in a transaction that it begins.
+func (s *Store) transaction(batch []*op) (err, outcome error) {
+	if err := s.begin(); err != nil {
+		return err, driver.ErrUnavailable
+	}
+	return s.attempt(batch)
 }
 
 // attempt runs the batch and commits, or undoes everything. outcome says what an error

@@ -3,8 +3,12 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"os"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
@@ -58,7 +62,7 @@ func TestContract(t *testing.T) {
 
 // lockHarness tests the stores that wrap makes of those of this package.
 func lockHarness(wrap func(driver.Locks) driver.Locks) drivertest.Harness {
-	return drivertest.Harness{
+	h := drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
 			all := handles(t, n)
 			for i, l := range all {
@@ -88,6 +92,50 @@ func lockHarness(wrap func(driver.Locks) driver.Locks) drivertest.Harness {
 			}
 		},
 		Depend: depend,
+	}
+	if os.Geteuid() == 0 {
+		h.OpenOwn = func(t drivertest.T, n int) []driver.Locks {
+			path := filepath.Join(smallDisk(t), "locks.db")
+			all := make([]driver.Locks, n)
+			for i := range all {
+				all[i] = wrap(openAt(t, path))
+			}
+			return all
+		}
+		h.Fill = func(t drivertest.T, locks []driver.Locks) (empty func()) {
+			return fill(t, filepath.Dir(innermost(locks[0]).path))
+		}
+	}
+	return h
+}
+
+// smallDisk is a directory on a file system of its own, of 1 MiB.
+func smallDisk(t drivertest.T) string {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatalf("mount, as root: %v", err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+// fill uses up the file system of dir.
+func fill(t drivertest.T, dir string) (empty func()) {
+	f, err := os.Create(filepath.Join(dir, "filler"))
+	if err != nil {
+		t.Fatalf("fill: %v", err)
+	}
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	f.Close()
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill: %v", err)
+	}
+	return func() {
+		if err := os.Remove(f.Name()); err != nil {
+			t.Errorf("empty: %v", err)
+		}
 	}
 }
 

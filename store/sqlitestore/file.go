@@ -255,6 +255,11 @@ func (s *Store) check() error {
 		if boot != want {
 			return &FileError{Path: s.path, Problem: ErrOtherMachine}
 		}
+		var size int64
+		if err := s.row(stSize).Scan(&size); err != nil {
+			return err
+		}
+		s.outgrown = size > now.Size()
 		s.checked = at
 	}
 	return nil

@@ -49,6 +49,8 @@ type Store struct {
 	sweeper sweeper
 	limits  limiter
 	checked int64 // when the machine was last compared, on the store's clock
+
+	outgrown bool // the database has pages that are only in the log: see keepRoom
 }
 
 var (
@@ -149,7 +151,7 @@ var traits = driver.Traits{
 	Permits:   true,
 	Durable:   true,
 	Processes: true,
-	MinTTL:    10 * time.Millisecond,
+	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter one
 	MaxTTL:    365 * 24 * time.Hour,
 }
 

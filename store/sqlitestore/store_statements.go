@@ -13,6 +13,7 @@ const (
 	stBegin = iota
 	stCommit
 	stRollback
+	stSize
 	stBoot
 	stFastAcquire
 	stFastRelease
@@ -64,6 +65,7 @@ var statements = [numStatements]string{
 	stBegin:    `BEGIN IMMEDIATE`,
 	stCommit:   `COMMIT`,
 	stRollback: `ROLLBACK`,
+	stSize:     `SELECT page_count * page_size FROM pragma_page_count, pragma_page_size`,
 	stBoot:     `SELECT value FROM baton_meta WHERE name = 'boot'`,
 
 	// ?1 key, ?2 now, ?3 end, ?4 wall clock, ?5 id, ?6 owner, ?7 node. Only
@@ -156,6 +158,7 @@ var statements = [numStatements]string{
 // fail later. It gives up when no request waits for it any more.
 func (s *Store) begin() error {
 	s.limits.booted = 0
+	s.keepRoom()
 	if err := s.sync(true); err != nil {
 		return err
 	}

@@ -155,6 +155,55 @@ func TestExtendThatComesAfterAttach(t *testing.T) {
 	})
 }
 
+// The first attempt to lock is carried out after the lease that the second one got was
+// detached and has expired, and another lease was given. The handle does not bring the
+// token of the first lease back, and what the late attempt has left is released.
+func TestHandleAfterALateAttempt(t *testing.T) {
+	for _, moves := range []bool{true, false} {
+		for name, use := range map[string]func(*baton.Locker, string) error{
+			"Attach": func(l *baton.Locker, handle string) error {
+				_, err := l.Attach(context.Background(), handle)
+				return err
+			},
+			"Extend": func(l *baton.Locker, handle string) error {
+				_, err := l.Extend(context.Background(), handle)
+				return err
+			},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				store := newHooked()
+				var late driver.Request
+				store.onAcquire = func(ctx context.Context, r driver.Request) (driver.Grant, error) {
+					if late.Key == "" {
+						late = r
+						return driver.Grant{}, driver.ErrUnknown
+					}
+					return store.Store.Acquire(ctx, r)
+				}
+				var locks driver.Locks = store
+				if !moves {
+					locks = plain{store}
+				}
+				l, other := newLocker(t, locks, baton.Config{TTL: 5 * time.Second}), newLocker(t, store.Store, baton.Config{})
+				handle := mustDetach(t, mustLock(t, l, "k"))
+				time.Sleep(10 * time.Second)
+				mustUnlock(t, mustLock(t, other, "k"))
+				if _, err := store.Store.Acquire(t.Context(), late); err != nil {
+					t.Fatal(err)
+				}
+				if err := use(l, handle); !errors.Is(err, baton.ErrLost) {
+					t.Errorf("%s, moves %v: %v", name, moves, err)
+				}
+				lease, err := other.TryLock(t.Context(), "k")
+				if err != nil {
+					t.Fatalf("%s, moves %v: %v", name, moves, err)
+				}
+				mustUnlock(t, lease)
+			})
+		}
+	}
+}
+
 // The kind of a lock stays.
 func TestAttachKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -98,6 +98,9 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	unsure, err := l.insist(ctx, l.terms, func(call context.Context, sent acquire.Moment) error {
 		g, err := l.moveOrRenew(call, h.claim(), c.ID, c.Owner, l.terms.StoreTTL())
 		if err == nil {
+			err = l.sameGrant(c, g, h)
+		}
+		if err == nil {
 			k.mu.Lock()
 			k.commit(k.acq.Attached(l.clock.Coarse(), sent, g, h.Token))
 		}
@@ -140,6 +143,9 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	_, err = l.insist(ctx, l.terms, func(call context.Context, sent acquire.Moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
 		if err == nil {
+			err = l.sameGrant(h.claim(), g, h)
+		}
+		if err == nil {
 			end := sent.Add(l.terms.TrustFor(g.TTL))
 			until = time.Now().Add(end.Sub(l.clock.Now()))
 		}
@@ -149,6 +155,19 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 		return time.Time{}, h.failed(ctx, "extend", err)
 	}
 	return until, nil
+}
+
+// sameGrant is ErrLost if g, what the store has found of a handle, is another grant than
+// the one of the handle: that has ended, and since then an attempt to acquire has been
+// carried out that came late. Its token may be lower than one that was given in between, and
+// no process waits for it. It is released under the ID that c has.
+func (l *Locker) sameGrant(c driver.Claim, g driver.Grant, h handle) error {
+	if g.Token == h.Token/leasemath.TokensPerGrant {
+		return nil
+	}
+	c.Ticket = g.Ticket
+	l.forget(c, l.terms)
+	return driver.ErrLost
 }
 
 // moves reports whether the store can move a claim to another ID.

@@ -95,7 +95,9 @@ type Grant struct {
 	// multiplies it by 64), and higher than that of every earlier grant of the key.
 	// It is 0 while Waiting. It stays the same for the life of the grant, with one
 	// exception: a repeated Acquire whose first answer was lost, or a Renew without
-	// a Ticket, may be answered with a higher one.
+	// a Ticket, may be answered with a higher one. It is never what the claim's Ticket
+	// tells of an earlier grant to the same ID: an attempt that is carried out after its
+	// claim has ended is another grant.
 	Token int64
 
 	// Ticket identifies the position or the grant in later calls. When a position

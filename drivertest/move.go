@@ -310,6 +310,48 @@ var moveCases = []testCase{
 		},
 	},
 	{
+		name:  "an attempt that comes late is another grant",
+		why:   "a request may be carried out when its claim has ended and the lock was given to another: the token of that time must not come back",
+		needs: []need{mover, shared, fencing},
+		run: func(t *test) {
+			for _, a := range []*seat{t.writer(0, "w").crashing(), t.reader(0, "r").crashing()} {
+				if err := a.acquire(false, true); err != nil { // its first attempt is still under way
+					t.Fatalf("%s: acquire: %v", a.name, err)
+				}
+				t.outlive(a.ttl)
+				b := t.writer(1, a.Key).hold()
+				b.above(a.grant.Token)
+				b.leave()
+
+				late := a.at(2)
+				if err := late.acquire(false, false); errors.Is(err, driver.ErrLost) {
+					continue // the store knows that the claim has ended
+				} else if err != nil {
+					t.Fatalf("%s: acquire: %v", late.name, err)
+				}
+				late.dies().above(b.grant.Token)
+				if r := a.l().Renew(t.ctx, []driver.Claim{a.Claim}, t.long())[0]; r.State != driver.Lost && r.Grant.Token != late.grant.Token {
+					t.Errorf("%s: renewed: %v with token %d; the late attempt was granted %d, and %s before %d", a.name, r.State, r.Grant.Token, late.grant.Token, b.name, b.grant.Token)
+				}
+				c := a.heir(1)
+				g, err := ability[driver.Mover](c.l()).Move(t.ctx, a.Claim, c.ID, c.Owner, t.long())
+				switch {
+				case errors.Is(err, driver.ErrLost):
+					late.leave()
+				case err != nil:
+					t.Fatalf("%s: move: %v", a.name, err)
+				case g.Token != late.grant.Token:
+					t.Errorf("%s: moved with token %d; the late attempt was granted %d, and %s before %d", a.name, g.Token, late.grant.Token, b.name, b.grant.Token)
+					fallthrough
+				default:
+					c.took(driver.Held, g)
+					c.leave()
+				}
+				t.free(a.Key)
+			}
+		},
+	},
+	{
 		name:  "a move shows its new owner",
 		why:   "people who ask who holds the lock want to know the process that has it now",
 		needs: []need{mover, inspector, shared},

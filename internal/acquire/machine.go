@@ -345,6 +345,11 @@ func (a *Machine) renewedHeld(now, sent Moment, q Question, r driver.Renewal) Ef
 		return a.Lose(why)
 	}
 	switch {
+	case r.State == driver.Held && r.Grant.Token > a.token && q.phase == held:
+		// Another grant, by an attempt that came late. The store has lost this one.
+		e := a.Lose(Gone)
+		a.claim.Ticket = r.Grant.Ticket
+		return e | a.owe(a.claim)
 	case r.State == driver.Held:
 		a.claim.Ticket = r.Grant.Ticket
 		a.deadline = max(a.deadline, sent.Add(a.trustFor(r.Grant.TTL)))

@@ -342,6 +342,9 @@ func heldRows() []row {
 		renewal("held: renewed", 1010*ms, sayHeld, 0, held, 2000*ms, deadline(3700*ms)),
 		renewal("held: a shorter renewal takes nothing away", 1010*ms, driver.Renewal{State: driver.Held, Grant: driver.Grant{TTL: 1500 * ms}}, 0, held, 1500*ms, deadline(2700*ms)),
 		renewal("held: renewed after the end", 2700*ms, sayHeld, ending|ReportLoss, ended, never, lostBy(Expired, 7*64)),
+		renewal("held: another grant, by an attempt that came late", 1010*ms, driver.Renewal{State: driver.Held, Grant: driver.Grant{Token: 9, Ticket: 9, TTL: 3000 * ms}}, ending|ReportLoss, ended, never, func(m *machine) error {
+			return errors.Join(lostBy(Gone, 7*64)(m), want("claims to forget", fmt.Sprint(len(m.pending), m.pending[0].Ticket), "1 9"))
+		}),
 		renewal("held: lost", 1010*ms, sayLost, ending|ReportLoss, ended, never, lostBy(Gone, 7*64)),
 		renewal("held: no answer", 1100*ms, saysNot, 0, held, 1300*ms, nil),
 		renewal("held: no answer until the end", 2699*ms, saysNot, 0, held, 2700*ms, func(m *machine) error {

@@ -58,6 +58,10 @@ var mutations = []mutation{
 		"a.deadline = max(a.deadline, sent.Add(a.trustFor(r.Grant.TTL)))", "a.deadline = max(a.deadline, now.Add(a.trustFor(r.Grant.TTL)))",
 	},
 	{
+		"another grant to the same ID is a loss", machineFile,
+		"case r.State == driver.Held && r.Grant.Token > a.token && q.phase == held:", "case false:",
+	},
+	{
 		"a grant that was long under way is confirmed first", machineFile,
 		"if deadline.Sub(now) < a.trustFor(a.terms.StoreTTL())/2 {", "if false {",
 	},

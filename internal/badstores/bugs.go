@@ -99,6 +99,7 @@ const (
 	MovesACopy      Bug = "leaves the lock under the ID that it is moved from"
 	MovesByRelease  Bug = "moves by release and acquire"
 	MovesToken      Bug = "moves with a new token"
+	MovesToldToken  Bug = "moves with the token that it is told"
 	MovesWaiters    Bug = "moves what waits"
 	MovesOnce       Bug = "says that a lock is gone which it has moved already"
 	MovesInSecret   Bug = "shows the owner from before a move"
@@ -229,6 +230,7 @@ var CaughtBy = map[Bug]string{
 	MovesACopy:      "a lock has one taker",
 	MovesByRelease:  "a move lets nobody in",
 	MovesToken:      "a lock that is moved goes on",
+	MovesToldToken:  "an attempt that comes late is another grant",
 	MovesWaiters:    "only a holder is moved",
 	MovesOnce:       "a repeated move finds itself",
 	MovesInSecret:   "a move shows its new owner",

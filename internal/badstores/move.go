@@ -83,7 +83,11 @@ func (s *Store) Move(ctx context.Context, r driver.Claim, id, owner string, ttl 
 	if s.bug != MovesForTheRest {
 		s.confirm(c, ttl)
 	}
-	return s.answer(l, c), nil
+	g := s.answer(l, c)
+	if s.bug == MovesToldToken && r.Ticket != 0 {
+		g.Token = r.Ticket
+	}
+	return g, nil
 }
 
 // Rename implements driver.Renamer.

@@ -172,9 +172,9 @@ func TestSweepOfTheDead(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
 	s := d.openWith(t, sweeps)
-	take(t, s, claimOf("k", "a"), 50*time.Millisecond, false)
+	take(t, s, claimOf("k", "a"), 100*time.Millisecond, false)
 	for range 40 {
-		take(t, s, claimOf("k", "dead"), 50*time.Millisecond, true)
+		take(t, s, claimOf("k", "dead"), 100*time.Millisecond, true)
 	}
 	d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)")
 	eventually(t, "nothing is left", 20*time.Second, func() bool {

@@ -71,7 +71,7 @@ var traits = driver.Traits{
 	Failover:  true,
 	Processes: true,
 	Machines:  true,
-	MinTTL:    50 * time.Millisecond,
+	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter one
 	MaxTTL:    365 * 24 * time.Hour,
 }
 

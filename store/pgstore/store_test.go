@@ -312,7 +312,7 @@ func TestSweep(t *testing.T) {
 	}
 	held := hold(t, s, writer("held"))
 	dead := writer("dead")
-	dead.Weight, dead.TTL = 1, 50*time.Millisecond
+	dead.Weight, dead.TTL = 1, 100*time.Millisecond
 	hold(t, s, dead)
 	ahead := hold(t, s, writer("ahead"))
 	release(t, s, ahead)

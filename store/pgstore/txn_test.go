@@ -51,7 +51,7 @@ func TestInTx(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(t *testing.T, s *Store, c driver.Claim){
 		"expired": func(t *testing.T, s *Store, c driver.Claim) {
-			s.Renew(t.Context(), []driver.Claim{c}, 50*time.Millisecond)
+			s.Renew(t.Context(), []driver.Claim{c}, 100*time.Millisecond)
 			eventually(t, "the end", 10*time.Second, func() bool {
 				info, err := s.Inspect(t.Context(), c.Key)
 				return err == nil && len(info.Holders) == 0

@@ -106,3 +106,21 @@ func TestLostAnswerIsReleased(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A server that stands still while it is asked to release carries that out after the end of
+// the lock, which was held when Release was called.
+func TestReleaseThatOutlastsTheLock(t *testing.T) {
+	server := testserver.Redis(t)
+	c := redis.NewClient(&redis.Options{Addr: server.Addr})
+	t.Cleanup(func() { c.Close() })
+	lock := obtain(t, redislock.New(c), "slow", 500*time.Millisecond, nil)
+	if _, err := server.Do("CLIENT", "PAUSE", "1000", "ALL"); err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Release(t.Context()); err != nil {
+		t.Errorf("Release: %v", err)
+	}
+	if err := lock.Release(t.Context()); err != redislock.ErrLockNotHeld {
+		t.Errorf("the second Release: %v", err)
+	}
+}

@@ -293,14 +293,18 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Release ends the lock, and lets the store grant the next waiter. Its error is
-// ErrLockNotHeld if the lock has ended, or is nil; else the store's, after which the lock
-// may last for its TTL.
+// ErrLockNotHeld if the lock had ended before the call, or is nil; else the store's, after
+// which the lock may last for its TTL.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {
 		return ErrLockNotHeld
 	}
+	held := l.left() > 0
 	err := l.store.Release(ctx, l.now())
 	if errors.Is(err, driver.ErrLost) {
+		if held && l.left() == 0 { // it may have expired since
+			return nil
+		}
 		return ErrLockNotHeld
 	}
 	return err

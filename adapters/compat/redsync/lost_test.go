@@ -82,3 +82,22 @@ func TestLateAnswer(t *testing.T) {
 	proxy.Heal()
 	free(t, direct, "late")
 }
+
+// A server that stands still while it is asked to release carries that out after the end of
+// the lock, which was held when Unlock was called.
+func TestUnlockThatOutlastsTheLock(t *testing.T) {
+	server := testserver.Redis(t)
+	c := goredislib.NewClient(&goredislib.Options{Addr: server.Addr})
+	t.Cleanup(func() { c.Close() })
+	m := redsync.New(goredis.NewPool(c)).NewMutex("slow", redsync.WithExpiry(500*time.Millisecond))
+	lock(t, m)
+	if _, err := server.Do("CLIENT", "PAUSE", "1000", "ALL"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := m.Unlock(); !ok || err != nil {
+		t.Errorf("Unlock: %v, %v", ok, err)
+	}
+	if ok, err := m.Unlock(); ok || !errors.Is(err, redsync.ErrLockAlreadyExpired) {
+		t.Errorf("the second Unlock: %v, %v", ok, err)
+	}
+}

@@ -129,15 +129,18 @@ func (m *Mutex) newValue() (string, error) {
 func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Background()) }
 
 // UnlockContext ends the lock, and lets the store grant the next waiter. The error is
-// ErrLockAlreadyExpired if the lock has ended; else a *RedisError, after which it may last for
+// ErrLockAlreadyExpired if the lock had ended before the call; else a *RedisError, after which it may last for
 // its expiry.
 func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 	store, err := m.of.Store()
 	if err != nil {
 		return false, &RedisError{Err: err}
 	}
+	held := time.Now().Before(m.until)
 	err = store.Release(or(ctx), m.current())
 	switch {
+	case errors.Is(err, driver.ErrLost) && held && !time.Now().Before(m.until):
+		return true, nil // it may have expired since
 	case errors.Is(err, driver.ErrLost):
 		return false, ErrLockAlreadyExpired
 	case err != nil:

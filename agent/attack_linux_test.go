@@ -390,6 +390,11 @@ func TestListenRefuses(t *testing.T) {
 		}
 	}
 
+	// A socket without a file has no mode, and all users of the machine could connect.
+	for _, abstract := range []string{"@baton-test", "\x00baton-test", ""} {
+		refused(abstract, "would be abstract")
+	}
+
 	// Another agent lives, also one that does not accept.
 	first, err := Listen(at("a"), 0o600)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,6 +33,10 @@ const maxPath = 103
 // files. Closing the listener removes the socket; the lock file stays, as removing it
 // would let two agents have one each.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
+	// The net package would make an abstract socket, which has no mode and no directory.
+	if path == "" || path[0] == '@' || path[0] == 0 {
+		return nil, fmt.Errorf("agent: the socket %q would be abstract, and every user of this machine could connect: name a file, such as ./%s", path, strings.Trim(path, "\x00"))
+	}
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("agent: the path %q has %d bytes, and that of a socket at most %d: choose a shorter one", path, len(path), maxPath)
 	}
@@ -114,7 +119,7 @@ func checkDirectory(dir string) error {
 // lockFile locks the file that says that an agent lives. The kernel unlocks it when the
 // process ends, however it does.
 func lockFile(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	f, err := ownfile.Open(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("agent: the lock file of the socket: %w", err)
 	}

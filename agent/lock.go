@@ -27,6 +27,10 @@ func (s *session) lock(r request, received time.Time) {
 			s.fail(r.ID, err)
 			return
 		}
+		if of, ok := strings.CutPrefix(key, once.LockPrefix); ok { // it would keep the operation from being run
+			s.refuse(r, codeBad, "below %s are the locks of operations: use once, with the key %q", once.LockPrefix, of)
+			return
+		}
 	}
 	var opts []baton.Option
 	switch r.Mode {

@@ -64,8 +64,9 @@ type Config struct {
 	// Once runs the operations of once. Defaults to none: a once is refused as unsupported.
 	Once *once.Runner
 
-	// Logger gets denials and cut-off clients as warnings, and sessions at the debug
-	// level. Defaults to silence.
+	// Logger gets denials and cut-off clients as warnings, with "caller" if that is known,
+	// and sessions at the debug level. Clients can cause as many warnings as they like, and
+	// all wait while one is written: bound their number, and the time. Defaults to silence.
 	Logger *slog.Logger
 }
 
@@ -133,6 +134,9 @@ type user struct {
 	locks    atomic.Int64
 	asks     atomic.Int64 // requests to the store that hold nothing
 }
+
+// LogValue names the user as a file of roles does.
+func (u *user) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("uid:%d", u.id)) }
 
 // New makes a Server. All its clients lock through locks: its TTL, its owner, and its
 // place in the queues are theirs. The caller closes the store when Serve has returned.
@@ -284,7 +288,7 @@ func (s *Server) Recheck() {
 	s.mu.Unlock()
 	for _, c := range open {
 		if err := c.recheck(); err != nil {
-			s.cfg.Logger.Warn("a session is ended: the roles have changed", "peer", c.peer, "reason", err)
+			s.cfg.Logger.Warn("a session is ended: the roles have changed", "caller", c.user, "peer", c.peer, "reason", err)
 			go c.end(&answer{Error: codeDenied, Message: driver.Printable(err.Error())}) // a client that does not read must not delay others
 		}
 	}

@@ -185,7 +185,7 @@ func (s *session) permits(r request, verb string) bool {
 // deny refuses a request that the user may not make.
 func (s *session) deny(id int64, err error) {
 	message := driver.Printable(err.Error())
-	s.server.cfg.Logger.Warn("a request was denied", "peer", s.peer, "reason", message)
+	s.server.cfg.Logger.Warn("a request was denied", "caller", s.user, "peer", s.peer, "reason", message)
 	s.answer(answer{ID: id, Error: codeDenied, Message: message})
 }
 
@@ -396,9 +396,11 @@ func (s *session) write(text []byte, last bool) {
 	if err == nil || last {
 		return
 	}
-	s.end(nil)
-	s.linger() // one that is gone ends the reading at once
-	s.server.cfg.Logger.Warn("a client was cut off: it does not read, or has gone", "peer", s.peer, "error", err)
+	cut := s.shut(nil) // else the session has ended before: nothing is cut off
+	s.linger()         // one that is gone ends the reading at once
+	if cut {
+		s.server.cfg.Logger.Warn("a client was cut off: it does not read, or has gone", "caller", s.user, "peer", s.peer, "error", err)
+	}
 }
 
 // codeOf says what went wrong in a word.

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"bytes"
 	"errors"
+	"log/slog"
 	"strconv"
 	"strings"
 	"testing"
@@ -406,7 +408,8 @@ func TestWho(t *testing.T) {
 // promised is over. The pipe has no buffer: one answer is enough.
 func TestClientThatDoesNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newHost(t, Config{})
+		var log bytes.Buffer
+		h := newHost(t, Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		deaf := h.dial()
 		defer deaf.Close()
 		hello := make([]byte, 4096)
@@ -422,6 +425,16 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		b.send(`{"id":1,"do":"lock","key":"k"}`)
 		if r := b.next(); !r.OK || r.at.Sub(began) > ttl {
 			t.Errorf("after %v: %v", r.at.Sub(began), r)
+		}
+
+		// One that has gone while it waited is no news.
+		c := h.connect()
+		c.send(`{"id":1,"do":"lock","key":"k"}`)
+		synctest.Wait()
+		c.conn.Close()
+		synctest.Wait()
+		if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), `msg="a client was cut off: it does not read, or has gone" caller=uid:-1`) {
+			t.Errorf("the log is:\n%s", &log)
 		}
 	})
 }

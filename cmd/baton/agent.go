@@ -204,9 +204,10 @@ func (k *serving) listen() (net.Listener, error) {
 		if err != nil {
 			return nil, &exit{exitConfig, err}
 		}
-		if l.Addr().Network() != "unix" { // users of other hosts could connect
+		// Users of other hosts could connect, or all of this one: an abstract socket has no mode.
+		if at := l.Addr(); at.Network() != "unix" || at.String() == "" || at.String()[0] == '@' {
 			l.Close()
-			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is of the network %s: the agent needs ListenStream= with a path", l.Addr().Network())}
+			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is %s of the network %s: the agent needs ListenStream= with a path", safe(strconv.Quote(at.String())), at.Network())}
 		}
 		return l, nil
 	}
@@ -425,13 +426,17 @@ func (a *app) tellSupervisor(state string) {
 	}
 }
 
-// warner logs warnings even if the log was not asked for, unless --quiet was.
-func (a *app) warner() *slog.Logger { return a.loggerFrom(slog.LevelWarn) }
+// warner logs warnings even if the log was not asked for, unless --quiet was. It omits most
+// of those that are many: a store that fails does so at each call, and a client may cause
+// as many as it likes.
+func (a *app) warner() *slog.Logger {
+	return slog.New(&fewWarnings{Handler: a.loggerFrom(slog.LevelWarn).Handler(), warnings: newWarnings(maxFailures)})
+}
 
 // loggerFrom logs from a level on, even if the log was not asked for, unless --quiet was.
 func (a *app) loggerFrom(level slog.Level) *slog.Logger {
 	if a.verbose || a.quiet {
 		return a.logger()
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: level}))
+	return slog.New(slog.NewTextHandler(a.messages, &slog.HandlerOptions{Level: level}))
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"sync"
 	"time"
 
+	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
 )
 
@@ -24,14 +26,14 @@ func (a *app) openAudit(path string) (*audit, error) {
 	if path == "" {
 		return &audit{slog.New(slog.DiscardHandler), nil}, nil
 	}
-	f := &auditFile{out: a.stderr, failed: func(err error) { a.complain("the audit cannot be written: %s", safe(ofPage(err).Error())) }}
+	f := &auditFile{out: a.messages, failed: func(err error) { a.complain("the audit cannot be written: %s", safe(ofPage(err).Error())) }}
 	if path != "-" {
 		f.path = path
 		if err := f.reopen(); err != nil {
-			return nil, &exit{exitConfig, ofPage(err)}
+			return nil, &exit{exitConfig, fmt.Errorf("--audit: %w; - is standard error", ofPage(err))}
 		}
 	}
-	return &audit{slog.New(&fewWarnings{slog.NewJSONHandler(f, nil), newWarnings(maxDenials)}), f}, nil
+	return &audit{slog.New(&fewWarnings{Handler: slog.NewJSONHandler(f, nil), warnings: newWarnings(maxDenials)}), f}, nil
 }
 
 // reopen goes on in the file that has the name now: the one before may have been renamed
@@ -54,7 +56,7 @@ type auditFile struct {
 }
 
 func (f *auditFile) reopen() error {
-	next, err := os.OpenFile(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	next, err := ownfile.Open(f.path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func (f *auditFile) reopen() error {
 	before := f.out
 	f.out = next
 	f.mu.Unlock()
-	if before, ok := before.(*os.File); ok && before.Fd() > 2 {
+	if before, ok := before.(*os.File); ok {
 		_ = before.Close() // each line was written at once
 	}
 	return nil
@@ -104,18 +106,17 @@ func newWarnings(most int) *warnings { return &warnings{most: most, n: make(map[
 type fewWarnings struct {
 	slog.Handler
 	*warnings
+	caller string // of the attributes that all records have
 }
 
 func (h *fewWarnings) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level == slog.LevelWarn {
-		of := r.Message
+		caller := h.caller
 		r.Attrs(func(a slog.Attr) bool {
-			if a.Key == "caller" {
-				of += " " + a.Value.String()
-			}
+			caller = callerIn(caller, a)
 			return true
 		})
-		omitted, ok := h.count(of, r.Time)
+		omitted, ok := h.count(r.Message+" "+caller, r.Time)
 		if !ok {
 			return nil
 		}
@@ -126,12 +127,23 @@ func (h *fewWarnings) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
+func callerIn(before string, a slog.Attr) string {
+	if a.Key == "caller" {
+		return a.Value.Resolve().String()
+	}
+	return before
+}
+
 func (h *fewWarnings) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &fewWarnings{h.Handler.WithAttrs(attrs), h.warnings}
+	caller := h.caller
+	for _, a := range attrs {
+		caller = callerIn(caller, a)
+	}
+	return &fewWarnings{h.Handler.WithAttrs(attrs), h.warnings, caller}
 }
 
 func (h *fewWarnings) WithGroup(name string) slog.Handler {
-	return &fewWarnings{h.Handler.WithGroup(name), h.warnings}
+	return &fewWarnings{h.Handler.WithGroup(name), h.warnings, h.caller}
 }
 
 // count counts one more, and reports whether it has a line.

@@ -252,8 +252,8 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 		}
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
 		line := fmt.Sprintf("baton: %d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, short(left), s.Target, s.Goroutines, s.Shape.In(language.English))
-		fmt.Fprintf(b.stderr, "\r\x1b[K%s", cut(line, columns-1))
-	}, func() { fmt.Fprint(b.stderr, "\r\x1b[K") }
+		fmt.Fprintf(b.messages, "\r\x1b[K%s", cut(line, columns-1))
+	}, func() { fmt.Fprint(b.messages, "\r\x1b[K") }
 }
 
 // report adds to the result how it was measured.

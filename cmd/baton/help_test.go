@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -26,5 +27,35 @@ func TestStoresHaveAllSchemes(t *testing.T) {
 		if !strings.Contains(topic.Long, " "+name+":") {
 			t.Errorf("baton help stores does not have %s", name)
 		}
+	}
+}
+
+// What is said of --metrics names all commands that have it.
+func TestMetricsNameAllCommands(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := (&app{}).root()
+	topic, _, err := root.Find([]string{"metrics"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, told, _ := strings.Cut(string(page), "`baton run`")
+	told, _, _ = strings.Cut(told, "--metrics FILE")
+	help, _, _ := strings.Cut(topic.Long, "--metrics FILE")
+	n := 0
+	for _, c := range root.Commands() {
+		if c.Flags().Lookup("metrics") == nil {
+			continue
+		}
+		n++
+		if name := c.Name(); name != "run" && !strings.Contains(told, "`"+name+"`") || !strings.Contains(help, name) {
+			t.Errorf("baton %s has --metrics; docs/metrics.md says %q, and the help %q", name, told, help)
+		}
+	}
+	if n < 2 {
+		t.Errorf("%d commands have --metrics", n)
 	}
 }

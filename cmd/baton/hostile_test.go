@@ -41,7 +41,7 @@ func commands() map[string]*cobra.Command {
 			walk(below)
 		}
 	}
-	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	a := newApp(os.Stdin, os.Stdout, os.Stderr)
 	walk(a.root())
 	return all
 }

@@ -170,13 +170,13 @@ func (a *app) tellReading(n *atomic.Int64, end <-chan struct{}) {
 		select {
 		case <-end:
 			if told && onTerminal {
-				fmt.Fprint(a.stderr, "\r", clearLine)
+				fmt.Fprint(a.messages, "\r", clearLine)
 			}
 			return
 		case <-tick.C:
 		}
 		if onTerminal {
-			fmt.Fprint(a.stderr, "\r", clearLine, fmt.Sprintf("baton: reading limits for %s: %d so far", short(time.Since(start).Round(time.Second)), n.Load()))
+			fmt.Fprint(a.messages, "\r", clearLine, fmt.Sprintf("baton: reading limits for %s: %d so far", short(time.Since(start).Round(time.Second)), n.Load()))
 		} else if !told {
 			a.say("reading limits: %d so far", n.Load())
 		}

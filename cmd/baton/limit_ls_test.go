@@ -29,7 +29,8 @@ func TestLongListsAreTold(t *testing.T) {
 			}
 			return string(text)
 		}
-		a := &app{stderr: f, quiet: quiet, aloud: true}
+		a := newApp(nil, nil, f)
+		a.quiet, a.aloud = quiet, true
 		failed := errors.New("the store is gone")
 		list := func(yield func(limits.State, error) bool) {
 			if !yield(limits.State{Key: "a"}, nil) {
@@ -64,7 +65,7 @@ func TestLongListsAreTold(t *testing.T) {
 func TestListsEndEarly(t *testing.T) {
 	t.Parallel()
 	n := 0
-	err := (&app{stderr: os.Stderr}).patiently(func(yield func(limits.State, error) bool) {
+	err := newApp(nil, nil, os.Stderr).patiently(func(yield func(limits.State, error) bool) {
 		for _, key := range strings.Fields("a b c") {
 			if !yield(limits.State{Key: key}, nil) {
 				return

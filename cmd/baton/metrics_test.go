@@ -25,7 +25,8 @@ func TestMeasuredFromTimeToTime(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &app{measured: m, stderr: os.Stderr}
+		a := newApp(nil, nil, os.Stderr)
+		a.measured = m
 		go m.write()
 		there := func(want bool) {
 			t.Helper()
@@ -62,7 +63,8 @@ func TestMeasuredWarnsOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &app{measured: m, stderr: os.Stderr}
+		a := newApp(nil, nil, os.Stderr)
+		a.measured = m
 		go m.write()
 		time.Sleep(10 * measureEvery)
 		synctest.Wait()
@@ -94,7 +96,9 @@ func TestMeasuredRemembers(t *testing.T) {
 			t.Fatal(err)
 		}
 		go m.write()
-		return &app{measured: m, stderr: os.Stderr}, m
+		a := newApp(nil, nil, os.Stderr)
+		a.measured = m
+		return a, m
 	}
 	value := func(of metrics.Instrument) float64 {
 		t.Helper()

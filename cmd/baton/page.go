@@ -44,7 +44,7 @@ func (a *app) pageLog(k *serving, log *audit) *slog.Logger {
 	if k.audit != "" {
 		return log.Logger
 	}
-	return slog.New(&fewWarnings{slog.NewTextHandler(a.stderr, nil), newWarnings(maxFailures)})
+	return slog.New(&fewWarnings{Handler: slog.NewTextHandler(a.messages, nil), warnings: newWarnings(maxFailures)})
 }
 
 // pageConns is how many connections browsers may have, half of them from one address.

@@ -39,7 +39,7 @@ func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner stri
 		start := time.Now()
 		tick := time.NewTicker(time.Second)
 		defer tick.Stop()
-		defer fmt.Fprint(a.stderr, "\r\x1b[K")
+		defer fmt.Fprint(a.messages, "\r\x1b[K")
 		state := inTheWay(held)
 		for {
 			columns, _, err := term.GetSize(int(a.stderr.Fd()))
@@ -47,7 +47,7 @@ func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner stri
 				columns = 80
 			}
 			line := fmt.Sprintf("baton: waiting for %q (%s): %s", safe(key), short(time.Since(start).Round(time.Second)), state)
-			fmt.Fprintf(a.stderr, "\r\x1b[K%s", cut(line, columns-1))
+			fmt.Fprintf(a.messages, "\r\x1b[K%s", cut(line, columns-1))
 			select {
 			case <-ctx.Done():
 				return

@@ -36,6 +36,7 @@ import (
 type app struct {
 	stdin          *os.File
 	stdout, stderr *os.File
+	messages       *messageWriter // to stderr
 
 	storeURL string
 	opened   string // the URL of the store that was opened, redacted
@@ -55,9 +56,13 @@ type app struct {
 	death death
 }
 
+func newApp(stdin, stdout, stderr *os.File) *app {
+	return &app{stdin: stdin, stdout: stdout, stderr: stderr, messages: newMessages(stderr)}
+}
+
 // run is the whole program. It returns the exit code.
 func run(args []string) int {
-	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
+	a := newApp(os.Stdin, os.Stdout, os.Stderr)
 	root := a.root()
 	root.SetArgs(args)
 	cmd, err := root.ExecuteC()
@@ -78,6 +83,7 @@ func run(args []string) int {
 		}
 	}
 	a.conclude(code)
+	a.messages.flush(lastPatience)
 	if i, ok := errors.AsType[*interruption](err); ok {
 		a.death = death{sig: i.sig}
 	}
@@ -263,7 +269,7 @@ func (a *app) speakUp() {
 }
 
 func (a *app) print(text string) {
-	fmt.Fprintf(a.stderr, "baton: %s\n", credentials.ReplaceAllString(text, "${1}***@"))
+	fmt.Fprintf(a.messages, "baton: %s\n", credentials.ReplaceAllString(text, "${1}***@"))
 }
 
 // credentials are the part of a URL before the hosts.
@@ -273,7 +279,7 @@ func (a *app) logger() *slog.Logger {
 	if !a.verbose {
 		return slog.New(slog.DiscardHandler)
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return slog.New(slog.NewTextHandler(a.messages, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
 // url is the store's URL: flag, environment, default.

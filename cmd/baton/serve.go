@@ -294,7 +294,7 @@ func readSecret(path string) ([]byte, error) {
 func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, *http.ServeMux, error) {
 	cfg := server.Config{
 		Store: store, Secret: f.secret, Audit: f.log.Logger,
-		Logger: slog.New(&fewWarnings{a.warner().Handler(), newWarnings(maxFailures)}), // a store that fails does so at each call
+		Logger: a.warner(),
 		Caller: func(r *http.Request) (server.Caller, error) { return httpguard.Caller(r) },
 	}
 	var err error

@@ -79,7 +79,7 @@ What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 	}, {
 		Use:   "metrics",
 		Short: "What --metrics writes",
-		Long: `baton run, elect, once and limit write, with --metrics FILE, what they did in the text
+		Long: `baton run, elect, once, limit and agent write, with --metrics FILE, what they did in the text
 format of Prometheus, for the textfile collector of node_exporter. docs/metrics.md lists
 the metrics. Beside them there are
 

@@ -286,8 +286,8 @@ func (v *verifying) showProgress() (show func(verify.Step), done func()) {
 			columns = 80
 		}
 		line := fmt.Sprintf("baton: %s, %d of %d: %s", s.Fault, s.N, s.Of, s.Doing)
-		fmt.Fprintf(v.stderr, "\r\x1b[K%s", cut(line, columns-1))
-	}, func() { fmt.Fprint(v.stderr, "\r\x1b[K") }
+		fmt.Fprintf(v.messages, "\r\x1b[K%s", cut(line, columns-1))
+	}, func() { fmt.Fprint(v.messages, "\r\x1b[K") }
 }
 
 // verdicts prints a report for people.

@@ -50,7 +50,7 @@ const doors = `
 	internal/bound:
 	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
-	ratelimit/rules:    driver driver/* ratelimit internal/suggest
+	ratelimit/rules:    driver driver/* ratelimit internal/ownfile internal/suggest
 	once:               baton driver driver/check
 	once/*:             baton driver driver/check once once/internal/*
 	once/internal/calls: baton driver driver/check once once/internal/front

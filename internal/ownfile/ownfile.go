@@ -1,12 +1,15 @@
-// Package ownfile reads files that decide who may do what: secrets, keys, and the roles of
-// callers. It refuses one that another user could have written, or can read.
+// Package ownfile opens files that a user has named. It refuses what is no regular file. Of
+// the files that decide who may do what, secrets, keys, and the roles of callers, it also
+// refuses one that another user could have written, or can read.
 package ownfile
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"syscall"
 )
 
 // A ModeError says which users could have changed, or can read, a file that they must not.
@@ -23,19 +26,13 @@ func (e *ModeError) Error() string { return e.Reason + ": " + e.Next }
 // end. The error is an *fs.PathError, or a *ModeError. On Windows, access lists are not read:
 // keep such files where other users cannot write.
 func Read(path string, limit int64, secret bool) ([]byte, error) {
-	info, err := os.Stat(path) // opening a pipe would wait for its writer
-	if err != nil {
-		return nil, err
-	}
-	if err := check(path, info, secret); err != nil {
-		return nil, err
-	}
-	f, err := os.Open(path)
+	f, err := Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err = f.Stat(); err != nil { // of the file that is read, whatever its name has come to mean
+	info, err := f.Stat() // of the file that is read, whatever its name has come to mean
+	if err != nil {
 		return nil, err
 	}
 	if err := check(path, info, secret); err != nil {
@@ -51,9 +48,32 @@ func Read(path string, limit int64, secret bool) ([]byte, error) {
 	return text, nil
 }
 
+// Open is os.OpenFile for a regular file. It refuses what is none, as opening a pipe waits
+// for its other end, and a device has no end.
+func Open(path string, flag int, perm fs.FileMode) (*os.File, error) {
+	f, err := os.OpenFile(path, flag|syscall.O_NONBLOCK, perm)
+	if errors.Is(err, syscall.ENXIO) { // of a pipe that no process reads
+		err = &fs.PathError{Op: "open", Path: path, Err: errIrregular}
+	}
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = &fs.PathError{Op: "open", Path: path, Err: errIrregular}
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+var errIrregular = errors.New("it is no regular file")
+
 func check(path string, info fs.FileInfo, secret bool) error {
 	if !info.Mode().IsRegular() {
-		return &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it is no regular file")}
+		return &fs.PathError{Op: "read", Path: path, Err: errIrregular}
 	}
 	if uid, foreign := Foreign(info); foreign {
 		return &ModeError{fmt.Sprintf("it belongs to user %d, who could change it", uid), "chown it to root, or to the user who runs this command"}

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/batonhq/baton/internal/ownfile"
 )
 
 // Load reads the rules of files and folders, as Open does.
@@ -157,9 +159,9 @@ func look(paths []string) (names []string, seen []os.FileInfo, err error) {
 	return names, seen, nil
 }
 
-// readFile reads no more than is refused for its size.
+// readFile reads no more than is refused for its size, and only a regular file.
 func readFile(path string) ([]byte, error) {
-	in, err := os.Open(path)
+	in, err := ownfile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/batonhq/baton/internal/jsonlist"
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
@@ -92,7 +93,7 @@ func roundUp(d, to time.Duration) time.Duration {
 	return down
 }
 
-// printJSON writes one JSON value and a line feed. It escapes what a terminal would
+// printJSON writes one JSON value and a line feed. A nil slice is []. It escapes what a terminal would
 // obey, or not show as it is: in JSON that occurs in strings only.
 func printJSON(w io.Writer, v any, indent bool) error {
 	var b bytes.Buffer
@@ -101,7 +102,7 @@ func printJSON(w io.Writer, v any, indent bool) error {
 	if indent {
 		enc.SetIndent("", "  ")
 	}
-	if err := enc.Encode(v); err != nil {
+	if err := enc.Encode(jsonlist.Filled(v)); err != nil {
 		return err
 	}
 	_, err := w.Write(escapeJSON(b.String()))

@@ -60,7 +60,7 @@ const doors = `
 	ratelimit/joblimit: baton driver ratelimit
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/jsonlist internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
 
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
 	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/leasemath once ratelimit ratelimit/rules
@@ -86,7 +86,7 @@ const doors = `
 	internal/lab/*:     * !drivertest !internal/badstores
 	open:               * !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !drivertest !internal/testserver !internal/faultproxy !internal/badstores
-	server/page:        baton driver driver/* adapters/metrics once ratelimit ratelimit/top
+	server/page:        baton driver driver/* adapters/metrics internal/jsonlist once ratelimit ratelimit/top
 	internal/verify:             *
 	internal/verify/history:
 	internal/verify/check:       internal/verify/history

@@ -475,3 +475,74 @@ func TestConnectionLost(t *testing.T) {
 	lock(t, s.locks, "l")
 	tb.until(hasRow("l"))
 }
+
+// A page of a server on which nothing has happened: every tab draws, and says that there is
+// nothing, and that the connection is lost. What the script throws fails the test.
+func TestNothingHasHappened(t *testing.T) {
+	store := memstore.New()
+	s := serve(t, store, store, nil)
+	tb := browse(t, s.url, options{})
+	for _, key := range []string{"1", "2", "3", "4"} {
+		tb.key(key)
+		tb.until(`document.querySelector("#tabs [aria-selected=true]").id === "tab-" + ["locks", "limits", "once", "events"][` + key + ` - 1]`)
+		tb.until(`document.getElementById("status").classList.contains("live")`)
+		if key == "4" {
+			tb.until(`document.getElementById("noEvents").checkVisibility()`)
+		} else {
+			tb.until(`document.getElementById("empty").checkVisibility() && !document.getElementById("empty").textContent.includes("…")`)
+		}
+		s.stop()
+		tb.until(`document.getElementById("status").classList.contains("gone")`)
+		s.start()
+		tb.until(`document.getElementById("status").classList.contains("live")`)
+	}
+}
+
+// A drawer that fails keeps no other from drawing.
+func TestDrawerThatFails(t *testing.T) {
+	store := memstore.New()
+	s := serve(t, store, store, nil)
+	tb := browse(t, s.url, options{})
+	tb.until(`document.getElementById("status").classList.contains("live")`)
+	// The drawer of the table fails. The browser is told so, which is no failure of this test.
+	tb.do(`window.failed = 0; window.addEventListener("error", (e) => { window.failed++; e.preventDefault(); }); document.getElementById("caption").remove()`)
+	tb.until(`window.failed > 0`)
+	s.stop()
+	tb.until(`document.getElementById("status").classList.contains("gone")`)
+}
+
+// Tabs that are not seen leave their connections to those that are: a browser has six to one
+// server.
+func TestManyTabs(t *testing.T) {
+	store := memstore.New()
+	s := serve(t, store, store, nil)
+	asked := lock(t, s.others, "k").Asked()
+	browser := launch(t)
+	const hide = `Object.defineProperty(document, "hidden", { value: %v, configurable: true }); document.dispatchEvent(new Event("visibilitychange"))`
+	const live = `document.getElementById("status").classList.contains("live")`
+	var tabs []*tab
+	for range 9 {
+		tb := openTab(t, browser, options{})
+		tb.set(chromedp.Do(tb.ctx, chromedp.Navigate(s.url)))
+		tb.until(live)
+		if tabs = append(tabs, tb); len(tabs) > 2 {
+			tb.do(fmt.Sprintf(hide, true))
+		}
+	}
+	first := tabs[0]
+	first.until(hasRow("k"))
+	first.do(`document.querySelector("#rows .key").click()`)
+	first.until(opened)
+	first.do(`document.getElementById("ask").click(); document.getElementById("reason").value = "deploy 7"; document.getElementById("actDo").click()`)
+	select {
+	case <-asked:
+	case <-time.After(30 * time.Second):
+		t.Fatal("the holder was not asked")
+	}
+	first.until(`!document.getElementById("act").open && document.getElementById("asked").innerText.includes("deploy 7")`)
+	last := tabs[len(tabs)-1]
+	last.until(`!(` + live + `)`)
+	lock(t, s.others, "l")
+	last.do(fmt.Sprintf(hide, false))
+	last.until(live + ` && ` + hasRow("l"))
+}

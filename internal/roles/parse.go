@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver/check"
@@ -99,13 +100,14 @@ func (p *parser) parse(line string) error {
 	return nil
 }
 
-// legal refuses what no editor shows.
+// legal refuses what no editor shows, or shows as something else: control characters, marks
+// that reorder text, and blanks that separate no columns.
 func legal(line string) error {
 	if !utf8.ValidString(line) {
 		return fmt.Errorf("it is not UTF-8")
 	}
 	for i, r := range line {
-		if r < 0x20 && r != '\t' || r >= 0x7f && r <= 0x9f || r == '\ufeff' {
+		if r != '\t' && !unicode.IsPrint(r) {
 			return fmt.Errorf("it has the character U+%04X at byte %d", r, i)
 		}
 	}
@@ -215,11 +217,30 @@ func (p *parser) rule(r *Role, column string) error {
 			one.verbs = append(one.verbs, verb)
 		}
 	}
-	if end := len(one.prefix) - 1; end >= 0 && len(one.verbs) > 0 && one.prefix[end] != '/' && one.prefix[end] != ':' {
-		p.warnings = append(p.warnings, Warning{p.line, fmt.Sprintf(`the prefix number %d does not end in "/" or ":", and is that of longer names, too`, len(r.rules)+1)})
+	if reason := doubtful(one); reason != "" {
+		p.warnings = append(p.warnings, Warning{p.line, fmt.Sprintf("the prefix number %d %s", len(r.rules)+1, reason)})
 	}
 	r.rules = append(r.rules, one)
 	return nil
+}
+
+// doubtful says what about a rule its author may not have meant, or "". A rule that denies by
+// a pattern denies next to nothing.
+func doubtful(one rule) string {
+	for _, mark := range []string{"*", "?"} {
+		if strings.Contains(one.prefix, mark) {
+			return fmt.Sprintf("has a %s, which stands for itself: there are no patterns, and a prefix is that of all keys which begin with it", mark)
+		}
+	}
+	switch end := len(one.prefix) - 1; {
+	case strings.HasPrefix(one.prefix, "/"):
+		return `begins with "/", and is only that of keys which do`
+	case slices.Contains(strings.Split(one.prefix, "/"), ".."):
+		return `has "..", which stands for itself: keys are no paths`
+	case end >= 0 && len(one.verbs) > 0 && one.prefix[end] != '/' && one.prefix[end] != ':':
+		return `does not end in "/" or ":", and is that of longer names, too`
+	}
+	return ""
 }
 
 // meant suggests a verb.

@@ -261,6 +261,8 @@ func TestMistakes(t *testing.T) {
 		{"x " + a + " a\x1b/=lock", "it has the character U+001B at byte 75"},
 		{"x " + a + " a\u0085/=lock", "U+0085"},
 		{"\ufeffx " + a + " a/=lock", "U+FEFF at byte 0"},
+		{"x " + a + " a/=lock secret\u202e/=", "U+202E"},
+		{"x " + a + " a/=lock\u00a0secret/=", "U+00A0"},
 		{"x " + a + " \xff/=lock", "it is not UTF-8"},
 		{"x " + a + strings.Repeat(" a/=", roles.MaxRules+1), "at most 1000 are allowed"},
 		{"#" + strings.Repeat("x", roles.MaxFile), "at most 1048576 are allowed"},
@@ -271,6 +273,26 @@ func TestMistakes(t *testing.T) {
 		}
 		if err != nil && strings.Contains(err.Error(), secret) {
 			t.Errorf("the error shows the secret: %v", err)
+		}
+	}
+}
+
+// What is meant as a pattern, or as a path, is warned of also where it denies.
+func TestWarningsOfPatterns(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]string{
+		"secret/*=":    "has a *, which stands for itself",
+		"secret/**=":   "has a *, which stands for itself",
+		"*=lock":       "has a *, which stands for itself",
+		"secret/?/x/=": "has a ?, which stands for itself",
+		"/secret/=":    `begins with "/"`,
+		"a/../b/=lock": `has ".."`,
+		"secret=":      "",
+		"a/..b/=lock":  "",
+	} {
+		_, warnings, err := roles.Parse([]byte("x " + roles.Credential("a") + " " + rule + "\n"))
+		if err != nil || len(warnings) > 1 || fmt.Sprint(warnings) == "[]" != (want == "") || !strings.Contains(fmt.Sprint(warnings), want) {
+			t.Errorf("%s: %v, %v, want %q", rule, warnings, err, want)
 		}
 	}
 }

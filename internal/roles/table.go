@@ -219,7 +219,8 @@ type Change struct {
 func (c Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Changed) == 0 }
 
 // since compares t with the table before.
-func (t *Table) since(before *Table) (c Change) {
+func (t *Table) since(before *Table) Change {
+	c := Change{[]string{}, []string{}, []string{}} // the audit has [] of what is none
 	for _, name := range slices.Sorted(maps.Keys(t.names)) {
 		switch old := before.names[name]; {
 		case old == nil:

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -290,6 +292,10 @@ func TestCallers(t *testing.T) {
 		for _, key := range []string{"a/1", "a/own", "b/1", "b/own"} {
 			mustLock(t, s.locks, key)
 		}
+		secret := fmt.Errorf("%w: dial tcp 192.0.2.9:6379", driver.ErrUnknown)
+		s.recent.Events().Limits.Degraded(t.Context(), ratelimit.FallbackEvent{Key: "a/login", Err: secret})
+		s.recent.Events().Locks.Failed(t.Context(), baton.LockEvent{Key: "a/failed", Err: secret})
+		s.recent.Events().Locks.Failed(t.Context(), baton.LockEvent{Key: "a/held", Err: driver.ErrHeld})
 		of := func(name string) func(*http.Request) {
 			return func(r *http.Request) { r.Header.Set("Authorization", "Bearer of-"+name) }
 		}
@@ -324,6 +330,13 @@ func TestCallers(t *testing.T) {
 			if !strings.HasPrefix(e.Key, "a/") {
 				t.Errorf("an event of another team: %+v", e)
 			}
+			want := map[string]string{"a/login": errSilent.Error(), "a/failed": errSilent.Error(), "a/held": driver.ErrHeld.Error()}[e.Key]
+			if want != e.Error {
+				t.Errorf("a caller who may not see all is told %q of %s, want %q", e.Error, e.Key, want)
+			}
+		}
+		if all, _ := s.recent.since(0, 100, func(string) bool { return true }); !strings.Contains(fmt.Sprint(all), "192.0.2.9") {
+			t.Error("who may see all is not told what the store said")
 		}
 	})
 }

@@ -63,6 +63,7 @@ type event struct {
 	Token string `json:"token,omitempty"`
 	Took  int64  `json:"took,omitempty"` // ms
 	Error string `json:"error,omitempty"`
+	store bool   // the Error has what the store said
 }
 
 // NewRecent returns a Recent that knows of nothing yet.
@@ -70,19 +71,19 @@ func NewRecent() *Recent {
 	r := &Recent{hot: top.New(top.Config{}), usual: ring{most: maxUsual}, trouble: ring{most: maxTrouble}}
 	lock := func(what string, trouble bool) func(context.Context, baton.LockEvent) {
 		return func(_ context.Context, e baton.LockEvent) {
-			r.add(event{What: what, Trouble: trouble, named: named{Key: e.Key}, Token: token(e.Token), Took: max(e.Waited, e.Held).Milliseconds(), Error: text(e.Err)})
+			r.add(event{What: what, Trouble: trouble, named: named{Key: e.Key}, Token: token(e.Token), Took: max(e.Waited, e.Held).Milliseconds(), Error: text(e.Err), store: ofStore(e.Err)})
 			r.touch(e.Key)
 		}
 	}
 	released := lock("released", false)
 	operation := func(what string) func(context.Context, once.OperationEvent) {
 		return func(_ context.Context, e once.OperationEvent) {
-			r.add(event{What: what, Trouble: e.Failed || what == "superseded", named: named{Key: e.Key}, Token: token(e.Token), Took: max(e.Waited, e.Took).Milliseconds(), Error: text(e.Err)})
+			r.add(event{What: what, Trouble: e.Failed || what == "superseded", named: named{Key: e.Key}, Token: token(e.Token), Took: max(e.Waited, e.Took).Milliseconds(), Error: text(e.Err), store: ofStore(e.Err)})
 		}
 	}
 	fallback := func(what string) func(context.Context, ratelimit.FallbackEvent) {
 		return func(_ context.Context, e ratelimit.FallbackEvent) {
-			r.add(event{What: what, Trouble: true, named: named{Key: e.Key}, Took: e.Lasted.Milliseconds(), Error: text(e.Err)})
+			r.add(event{What: what, Trouble: true, named: named{Key: e.Key}, Took: e.Lasted.Milliseconds(), Error: text(e.Err), store: true})
 		}
 	}
 	r.events = metrics.Events{
@@ -117,6 +118,11 @@ func usual(err error) bool {
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// ofStore reports whether the text of an error has what the store said.
+func ofStore(err error) bool {
+	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown)
+}
+
 // Events are to be given to a Locker, a Limiter and a Runner: see metrics.Join for several
 // of their kind. One Recent may be told by any number of them.
 func (r *Recent) Events() metrics.Events { return r.events }
@@ -147,7 +153,8 @@ func (r *Recent) touch(key string) {
 func (r *Recent) follow(p *poller) { r.poll.Store(p) }
 
 // since returns the events after seq that are kept, in their order, but not more than the
-// last most of those that visible lets through.
+// last most of those that visible lets through. What the store said is for callers who
+// may see the empty key.
 func (r *Recent) since(seq int64, most int, visible func(key string) bool) (found []event, last int64) {
 	r.mu.Lock()
 	last = r.last
@@ -165,6 +172,9 @@ func (r *Recent) since(seq int64, most int, visible func(key string) bool) (foun
 	for _, e := range both {
 		if visible(e.Key) { // what is about no key is for those who see all
 			e.named = name(e.Key)
+			if e.store && e.Error != "" && !visible("") {
+				e.Error = errSilent.Error()
+			}
 			found = append(found, e)
 		}
 	}
@@ -207,7 +217,7 @@ func (r *Recent) hottest(n int, visible func(key string) bool) []count {
 			}
 		}
 	}
-	var all []count
+	all := []count{}
 	for _, c := range counts {
 		if visible(c.Key) {
 			all = append(all, *c)

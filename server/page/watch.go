@@ -14,6 +14,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/jsonlist"
 )
 
 const (
@@ -284,9 +285,10 @@ func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 	return all[s.look.From:min(s.look.From+pageRows, len(all))], about, hot
 }
 
-// encode makes JSON of a value of this package, which has nothing that JSON has not.
+// encode makes JSON of a value of this package, which has nothing that JSON has not. A nil
+// slice is [], for the script of the page.
 func encode(v any) []byte {
-	text, err := json.Marshal(v)
+	text, err := json.Marshal(jsonlist.Filled(v))
 	if err != nil {
 		panic(err)
 	}

@@ -4,10 +4,13 @@ package codec
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // JSON is stricter than the one of connect, which ignores unknown fields: a client
@@ -42,5 +45,20 @@ func (JSON) Unmarshal(text []byte, message any) error {
 	if !ok {
 		return fmt.Errorf("a %T is no message", message)
 	}
-	return protojson.UnmarshalOptions{}.Unmarshal(text, m)
+	if err := (protojson.UnmarshalOptions{}).Unmarshal(text, m); err != nil {
+		return errors.New(plain(err.Error(), m.ProtoReflect().Descriptor().Fields()))
+	}
+	return nil
+}
+
+// plain is the text of an error without what protojson draws for each build, a blank of one
+// kind or another, and with the names of fields that batonv1/baton.proto has.
+func plain(text string, fields protoreflect.FieldDescriptors) string {
+	text = strings.ReplaceAll(text, "\u00a0", " ")
+	text = strings.TrimPrefix(text, "proto: ")
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		text = strings.Replace(text, "field "+f.JSONName()+":", "field "+string(f.Name())+":", 1)
+	}
+	return text
 }

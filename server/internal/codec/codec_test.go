@@ -43,6 +43,21 @@ func TestJSONIsStrict(t *testing.T) {
 	}
 }
 
+// The text of an error is the same in every build, and has the names of the documentation.
+func TestJSONErrors(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"ttl_ms":-1}`:      `(line 1:11): invalid value for uint32 field ttl_ms: -1`,
+		`{"wait":1}`:         `(line 1:2): unknown field "wait"`,
+		`{"key":1`:           `(line 1:8): invalid value for string field key: 1`,
+		"{\"key\":\"\xff\"}": `syntax error (line 1:8): invalid UTF-8 in string`,
+	} {
+		if err := (JSON{}).Unmarshal([]byte(text), &batonv1.AcquireRequest{}); err == nil || err.Error() != want {
+			t.Errorf("%s: %q, want %q", text, err, want)
+		}
+	}
+}
+
 func TestJSONShowsZeros(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -382,17 +382,34 @@ function draw() { // once for all changes of one moment
   drawing = true;
   requestAnimationFrame(() => {
     drawing = false;
-    drawTabs(); drawTable(); drawHot(); drawDetail(); drawEvents(); drawStatus(); drawAct();
+    // One that fails keeps none of the others from saying what they know.
+    for (const one of [drawStatus, drawTabs, drawTable, drawHot, drawDetail, drawEvents, drawAct]) {
+      try { one(); } catch (error) { reportError(error); }
+    }
   });
 }
 setInterval(() => { if (!document.hidden) draw(); }, 500);
-document.addEventListener("visibilitychange", draw);
 
 function say(text) { $("say").textContent = ""; requestAnimationFrame(() => put($("say"), text)); }
 
 // The stream of frames.
 
-let stream = null, pause = 500, lastFrame = 0;
+let stream = null, pause = 500, lastFrame = 0, acts = 0;
+
+// rest ends the stream. A browser has six connections to a server without TLS, for all its
+// tabs together: a tab that is not seen needs none, and an act needs one.
+function rest() {
+  if (stream) stream.abort();
+  stream = null;
+}
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    rest();
+    connected = false;
+    trouble = "";
+  } else if (!stream) connect();
+  draw();
+});
 
 // look changes what is shown, and asks the server for it.
 function look(change, focusDetail) {
@@ -407,7 +424,8 @@ function look(change, focusDetail) {
 const headers = () => Object.assign({ "Content-Type": "application/json" }, state.token ? { Authorization: "Bearer " + state.token } : {});
 
 async function connect() {
-  if (stream) stream.abort();
+  rest();
+  if (document.hidden || acts) return;
   const mine = stream = new AbortController();
   lastFrame = performance.now();
   try {
@@ -540,9 +558,11 @@ $("actForm").addEventListener("submit", async (e) => {
   const mine = acting;
   $("actDo").disabled = true;
   actError("");
+  acts++;
+  rest();
   try {
     const answer = await fetch("page/" + mine.what, {
-      method: "POST", headers: headers(), cache: "no-store",
+      method: "POST", headers: headers(), cache: "no-store", signal: AbortSignal.timeout(20000), // the server takes half of it
       body: JSON.stringify({ key: mine.key, reason: $("reason").value, holders: mine.holders.map((h) => ({ owner: h.owner, token: h.token ?? "", foreign: !!h.foreign })) }),
     });
     if (answer.ok) {
@@ -556,6 +576,8 @@ $("actForm").addEventListener("submit", async (e) => {
   } catch {
     if (acting === mine) actError(t("error.gone"));
   }
+  acts--;
+  connect();
   $("actDo").disabled = false;
 });
 $("ask").addEventListener("click", () => act("ask"));

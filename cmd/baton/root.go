@@ -469,8 +469,12 @@ func (a *app) openLater(ctx context.Context, sigs <-chan os.Signal, ends func(os
 				continue
 			}
 			cancel()
-			if o := <-done; o.err == nil {
-				shut(o.store)
+			select {
+			case o := <-done:
+				if o.err == nil {
+					shut(o.store)
+				}
+			case <-time.After(time.Second): // as a file that is a pipe without a writer
 			}
 			return base{}, nil
 		}

@@ -68,6 +68,7 @@ func run(args []string) int {
 	cmd, err := root.ExecuteC()
 	if err == nil {
 		a.conclude(0)
+		a.messages.flush(lastPatience)
 		return 0
 	}
 	var own *exit

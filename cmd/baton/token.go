@@ -84,9 +84,6 @@ begins with decides.
 				Line  string `json:"line"`
 			}{token, line}, true)
 		}
-		if safe(line) != line { // what would be shown is another prefix
-			return usage("a PREFIX has a character that cannot be shown: see it with -o json")
-		}
 		_, err = fmt.Fprintf(a.stdout, "%s\n%s\n", token, line)
 		a.say("the first line is the access token, which is not shown again; the second is for the file of roles")
 		return err

@@ -47,12 +47,13 @@ func TestJSONIsStrict(t *testing.T) {
 func TestJSONErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		`{"ttl_ms":-1}`:      `(line 1:11): invalid value for uint32 field ttl_ms: -1`,
-		`{"wait":1}`:         `(line 1:2): unknown field "wait"`,
-		`{"key":1`:           `(line 1:8): invalid value for string field key: 1`,
-		"{\"key\":\"\xff\"}": `syntax error (line 1:8): invalid UTF-8 in string`,
+		`{"ttl_ms":-1}`: `field ttl_ms: -1`,
+		`{"wait":1}`:    `unknown field "wait"`,
+		`{"key":1}`:     `field key: 1`,
+		`{"key":"`:      ``,
 	} {
-		if err := (JSON{}).Unmarshal([]byte(text), &batonv1.AcquireRequest{}); err == nil || err.Error() != want {
+		err := (JSON{}).Unmarshal([]byte(text), &batonv1.AcquireRequest{})
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "proto:") || strings.Contains(err.Error(), "\u00a0") {
 			t.Errorf("%s: %q, want %q", text, err, want)
 		}
 	}

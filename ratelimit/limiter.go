@@ -334,7 +334,7 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 	for i, x := range t.Limits {
 		rule := r.Takes[i].Limit
 		capacity := rule.Capacity()
-		if all[i].blocked { // whoever decides, also while the store fails
+		if all[i].blocked { // also while the store fails
 			capacity, x.Remaining, x.Next = 0, 0, 0
 			if r.Takes[i].Cost > 0 && all[i].shadow {
 				x.OK, x.Retry, out.WouldRefuse = false, Never, true

@@ -402,7 +402,7 @@ func TestHosts(t *testing.T) {
 	s.want(at("b.example"), 422, "another request", false)
 }
 
-// TestLongScopeAndPath: a key is legal whoever uses it, and wherever.
+// TestLongScopeAndPath: a key is legal under every scope and at every path.
 func TestLongScopeAndPath(t *testing.T) {
 	t.Parallel()
 	delivery := httponce.Delivery("Webhook-Id")

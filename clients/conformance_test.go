@@ -365,7 +365,7 @@ func hangs(t *testing.T, s store) {
 		wait.send("lock wanted %s - -", map[bool]string{false: "-", true: "3000"}[p.l.http])
 		unlocks, waits, begins = append(unlocks, unlock), append(waits, wait), append(begins, p.l.start(t, h.at(p.l)))
 	}
-	h.awaitWaiter("wanted")
+	h.awaitWaiters("wanted", len(tried(false)))
 	outlast(t, checks, elsewhere, func() {
 		h.freeze()
 		for i, p := range checks {
@@ -402,11 +402,7 @@ func agentKilled(t *testing.T, s store) {
 		waiters = append(waiters, l.start(t, h.socket))
 		waiters[len(waiters)-1].send("lock wanted - - -")
 	}
-	for late := time.Now().Add(patience); len(h.who("wanted").Locks) < 1+len(waiters); time.Sleep(time.Millisecond) {
-		if time.Now().After(late) {
-			t.Fatal("they do not wait")
-		}
-	}
+	h.awaitWaiters("wanted", len(waiters))
 	outlast(t, holders, elsewhere, func() { h.signal(syscall.SIGKILL) })
 	for _, p := range waiters {
 		p.expect("lost", "while it waits")

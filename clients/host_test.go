@@ -282,6 +282,12 @@ func (h *host) who(key string) answer {
 // awaitWaiter waits until a client of the agent waits for key.
 func (h *host) awaitWaiter(key string) {
 	h.t.Helper()
+	h.awaitWaiters(key, 1)
+}
+
+// awaitWaiters waits until n clients of the agent wait for key.
+func (h *host) awaitWaiters(key string, n int) {
+	h.t.Helper()
 	o := h.other()
 	defer o.conn.Close()
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -289,13 +295,17 @@ func (h *host) awaitWaiter(key string) {
 		if err != nil {
 			h.t.Fatal(err)
 		}
+		waiting := 0
 		for _, lock := range a.Locks {
 			if lock.State == "waiting" {
-				return
+				waiting++
 			}
 		}
+		if waiting >= n {
+			return
+		}
 		if time.Now().After(late) {
-			h.t.Fatal("no client waits")
+			h.t.Fatalf("%d clients wait, not %d", waiting, n)
 		}
 	}
 }

@@ -62,6 +62,30 @@ func TestAHolderIsAsked(t *testing.T) {
 	})
 }
 
+// A lock of a program is no request, although "ask/" is a likely beginning of its name.
+func TestALockIsNoRequest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l := newLocker(t, store, baton.Config{TTL: 3 * time.Second})
+		mustLock(t, newLocker(t, store, baton.Config{Owner: "worker-7"}), "ask/question/42")
+		lease := mustLock(t, l, "question/42")
+		select {
+		case reason := <-lease.Asked():
+			t.Errorf("asked by a lock of another program: %q", reason)
+		case <-time.After(10 * time.Second):
+		}
+		request, err := l.Ask(t.Context(), "question/42", "why")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := <-lease.Asked(); got != "why" {
+			t.Errorf("asked for %q", got)
+		}
+		mustUnlock(t, request)
+		mustUnlock(t, lease)
+	})
+}
+
 // The store is out of reach for a while: the request is seen when it answers again.
 func TestAskedDuringAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

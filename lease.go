@@ -315,11 +315,7 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	every := max(t.keeper.acq.Terms().TTL/3, askEvery)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	type request struct {
-		token  int64 // 0 where the store does not know it
-		reason string
-	}
-	told := map[request]bool{}
+	told := map[string]bool{} // by the grants of the requests
 	for {
 		select {
 		case <-held.Done():
@@ -330,10 +326,9 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 		info, err := in.Inspect(ctx, key)
 		cancel()
 		if err == nil { // else the next look may succeed
-			stand := make(map[request]bool, len(info.Holders))
+			stand := make(map[string]bool, len(info.Holders))
 			for _, h := range info.Holders {
-				r := request{h.Token, h.Owner}
-				if stand[r] = true; told[r] {
+				if stand[h.Grant] = true; told[h.Grant] {
 					continue
 				}
 				select {

@@ -85,6 +85,46 @@ func TestReentrant(t *testing.T) {
 	})
 }
 
+// Nesting is about the lock, not about the Locker: another one on the same store, wrapped
+// or not, would wait for itself.
+func TestNestedLockByAnotherLocker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New()
+		l, other := newLocker(t, store, baton.Config{}), newLocker(t, opened{&tallied{Locks: store}}, baton.Config{})
+		a := mustLock(t, l, "a")
+		ctx := a.Context(t.Context())
+		if _, err := other.Lock(ctx, "a"); !errors.Is(err, baton.ErrNested) {
+			t.Errorf("by another Locker: %v", err)
+		}
+		if _, err := other.LockAll(ctx, []string{"a", "b"}); !errors.Is(err, baton.ErrNested) {
+			t.Errorf("among several: %v", err)
+		}
+		inner, err := other.Lock(ctx, "a", baton.Reentrant())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if inner.Token() != a.Token() {
+			t.Errorf("token %d within %d", inner.Token(), a.Token())
+		}
+		mustUnlock(t, inner)
+		if err := a.Err(); err != nil {
+			t.Error(err)
+		}
+		elsewhere := newLocker(t, memstore.New(), baton.Config{}) // the same key is another lock
+		mustUnlock(t, mustLockWithin(ctx, t, elsewhere, "a"))
+		mustUnlock(t, a)
+	})
+}
+
+func mustLockWithin(ctx context.Context, t *testing.T, l *baton.Locker, key string) *baton.Lease {
+	t.Helper()
+	lease, err := l.Lock(ctx, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease
+}
+
 func TestNestedLeaseIsLostWithItsOuter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLocker(t, memstore.New(), baton.Config{TTL: 3 * time.Second})

@@ -8,6 +8,7 @@ import (
 	"hash/maphash"
 	"iter"
 	"log/slog"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,7 +24,8 @@ import (
 // concurrent use. It needs no Close; the caller closes the store. Lock waits until its
 // context ends, TryLock does not wait; there are no tries or delays to configure. Several
 // Lockers may share a store, for example to lock with another TTL; their callers exclude
-// each other.
+// each other. Make one for each store and set of terms, not one for each call: each renews
+// its leases alone.
 type Locker struct {
 	store         driver.Locks
 	watcher       driver.Watcher  // nil if the store has none
@@ -164,11 +166,12 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 }
 
 // Break ends the claims of all holders of key and lets the store grant the next
-// waiter. It reports how many holders there were. The next token is higher than
-// theirs. A holder's contexts end when its process notices, at its next renewal at
-// the latest; until then it may act. Break is meant for people. Its errors are
-// those of Inspect, and ErrUnknown.
-func (l *Locker) Break(ctx context.Context, key string) (holders int, err error) {
+// waiter. With grants, each the HolderInfo.Grant of a holder that Inspect has shown, it
+// ends only these: a lock that was granted to another holder meanwhile stays. It reports
+// how many claims it has ended. The next token is higher than theirs. A holder's contexts
+// end when its process notices, at its next renewal at the latest; until then it may act.
+// Break is meant for people. Its errors are those of Inspect, and ErrUnknown.
+func (l *Locker) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
@@ -176,10 +179,10 @@ func (l *Locker) Break(ctx context.Context, key string) (holders int, err error)
 	if err != nil {
 		return 0, err
 	}
-	if holders, err = in.Break(ctx, key); err != nil {
-		return holders, fail("break", key, err)
+	if ended, err = in.Break(ctx, key, grants...); err != nil {
+		return ended, fail("break", key, err)
 	}
-	return holders, nil
+	return ended, nil
 }
 
 func (l *Locker) inspector() (driver.Inspector, error) {
@@ -192,7 +195,7 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 
 // AskPrefix before the key of a lock is the key of the requests to release that lock, which
 // the store keeps as locks. "baton ls" shows them, with the reason as the owner.
-const AskPrefix = "ask/"
+const AskPrefix = "@ask/"
 
 // Ask asks the holders of key to release it, and says why: a deployment that waits for a
 // long job, for example. Holders that look for requests (Lease.Asked) learn of it within
@@ -302,11 +305,27 @@ func (l *Locker) termsOf(a *ask) (*acquire.Terms, error) {
 func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	c, _ := ctx.Value(nestKey{}).(*leaseContext)
 	for ; c != nil; c = c.outer {
-		if c.lease.keeper.locker == l && c.lease.Key() == key {
+		if c.lease.Key() == key && sameStore(c.lease.keeper.locker.store, l.store) {
 			return c.lease
 		}
 	}
 	return nil
+}
+
+// sameStore reports whether two Lockers have the same store, whatever wraps it.
+func sameStore(a, b driver.Locks) bool {
+	a, b = unwrapped(a), unwrapped(b)
+	return reflect.TypeOf(a).Comparable() && a == b
+}
+
+func unwrapped(l driver.Locks) driver.Locks {
+	for {
+		wrapping, wraps := l.(interface{ Unwrap() driver.Locks })
+		if !wraps {
+			return l
+		}
+		l = wrapping.Unwrap()
+	}
 }
 
 // acquire waits in the local queue, then requests the lock from the store.

@@ -401,7 +401,8 @@ func (l *lock) remaining(received time.Time) int64 {
 }
 
 // failLock forgets a lock that the client did not get, and tells it why. It names the
-// holder if that is a client of this agent: the store knows the agent only.
+// holder if that is a client of this agent: the store knows the agent only. It names none
+// to a user who may not list the key.
 func (s *session) failLock(l *lock, err error) {
 	a := failure(err)
 	switch ended := s.drop(l); {
@@ -412,7 +413,11 @@ func (s *session) failLock(l *lock, err error) {
 		if of, ok := errors.AsType[*baton.HeldError](err); ok && l.attempt == nil { // else it names the operation
 			key = of.Key
 		}
-		a.Message += s.server.table.holder(key)
+		if s.server.may(s.peer, roles.List, key) == nil {
+			a.Message += s.server.table.holder(key)
+		} else {
+			a.Message = (&baton.HeldError{Key: driver.Printable(key)}).Error()
+		}
 	}
 	a.ID = l.id
 	s.answer(a)

@@ -82,6 +82,27 @@ func TestRoles(t *testing.T) {
 	})
 }
 
+// A refusal names the holder only to a user who may list the key.
+func TestRefusalTellsTheHolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		h.store.Hold("seen/x", "payroll of Alice")
+		h.store.Hold("hidden/x", "payroll of Alice")
+		of := &callers{}
+		of.set(t, "uid:7 - seen/=lock,list hidden/=lock")
+		h.server.cfg.Caller = of.find
+		c := h.connect()
+		if r := c.refused("held", `{"id":1,"do":"lock","key":"seen/x","wait_ms":0}`); !strings.Contains(r.Message, "Alice") {
+			t.Errorf("a user who may list: %v", r)
+		}
+		for _, wait := range []int{0, 1000} {
+			if r := c.refused("held", `{"id":2,"do":"lock","key":"hidden/x","wait_ms":%d}`, wait); strings.Contains(r.Message, "Alice") || !strings.Contains(r.Message, "hidden/x") {
+				t.Errorf("a user who may not list, after %d ms: %v", wait, r)
+			}
+		}
+	})
+}
+
 // When the roles change, a user keeps no lock and no position that is not for him any more.
 func TestRolesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

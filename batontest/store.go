@@ -231,12 +231,12 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 }
 
 // Break implements driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	err = s.do(ctx, Break, func() error {
-		holders, err = s.mem.Break(ctx, key)
+		ended, err = s.mem.Break(ctx, key, grants...)
 		return err
 	})
-	return holders, err
+	return ended, err
 }
 
 // Examine implements driver.Examiner.

@@ -2,8 +2,11 @@ package driver
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"iter"
+	"slices"
 	"time"
 )
 
@@ -19,10 +22,11 @@ type Inspector interface {
 	// error ends it.
 	List(ctx context.Context, prefix string) iter.Seq2[KeyInfo, error]
 
-	// Break ends the claims of all holders and lets the store grant the next
-	// waiter. The next token is higher than theirs. It reports how many holders
-	// there were.
-	Break(ctx context.Context, key string) (holders int, err error)
+	// Break ends the claims of all holders, or only those whose HolderInfo.Grant is one
+	// of grants, and lets the store grant the waiters that now fit. The next token is
+	// higher than theirs. It reports how many claims it has ended. Whether a claim is
+	// one of grants is decided where it is ended: a claim that is granted meanwhile stays.
+	Break(ctx context.Context, key string, grants ...string) (ended int, err error)
 }
 
 // KeyInfo shows a lock to people.
@@ -41,15 +45,29 @@ type HolderInfo struct {
 	Age       time.Duration // since the grant; negative if the store does not know
 	Remaining time.Duration // until it expires, unless renewed
 	Foreign   bool          // held by a program that is not Baton
+
+	// Grant tells this grant from every other one of the key: it is what to compare,
+	// because owners repeat. It stays through renewal, Rename and Downgrade; Move makes
+	// another one. The leases that a process hands over locally are one grant of the store,
+	// and so are those of the clients of one agent. The grants
+	// of a foreign program that writes the same value each time look the same.
+	Grant string
 }
 
-// SameGrant reports whether two looks at a lock saw the same grant. Where the store keeps
-// no tokens, the grants of a holder that releases the lock and takes it again look the same.
+// GrantOf is the HolderInfo.Grant of what a claim with this ID holds. The ID cannot be
+// found from it.
+func GrantOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Among reports whether Break with these grants ends the grant g.
+func Among(g string, grants []string) bool { return len(grants) == 0 || slices.Contains(grants, g) }
+
+// SameGrant reports whether two looks at a lock saw the same grant, which may have been
+// moved to another process meanwhile.
 func (h HolderInfo) SameGrant(other HolderInfo) bool {
-	if h.Token != 0 || other.Token != 0 {
-		return h.Token == other.Token
-	}
-	return h.Owner == other.Owner && h.Foreign == other.Foreign
+	return h.Grant == other.Grant || h.Token != 0 && h.Token == other.Token
 }
 
 // Mode names the kind of the claim: "exclusive", "shared", "2/10" for permits, or "" if

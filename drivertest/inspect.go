@@ -1,8 +1,11 @@
 package drivertest
 
 import (
+	"errors"
+	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -22,12 +25,24 @@ func (t *test) inspect(key string) driver.KeyInfo {
 	return info
 }
 
-func (t *test) breakKey(key string, holders int) {
+func (t *test) breakKey(key string, ended int, grants ...string) {
 	t.Helper()
-	n, err := ability[driver.Inspector](t.locks[2]).Break(t.ctx, key)
-	if err != nil || n != holders {
-		t.Fatalf("break: %d holders, %v, want %d", n, err, holders)
+	n, err := ability[driver.Inspector](t.locks[2]).Break(t.ctx, key, grants...)
+	if err != nil || n != ended {
+		t.Fatalf("break %q: %d ended, %v, want %d", grants, n, err, ended)
 	}
+}
+
+// grantOf is the HolderInfo.Grant of what s holds alone, or beside holders of other
+// owners.
+func (t *test) grantOf(s *seat) string {
+	t.Helper()
+	info := t.inspect(s.Key)
+	i := slices.IndexFunc(info.Holders, func(h driver.HolderInfo) bool { return h.Owner == s.Owner })
+	if i < 0 || info.Holders[i].Grant == "" {
+		t.Fatalf("%s is shown without a grant: %+v", s.name, info)
+	}
+	return info.Holders[i].Grant
 }
 
 // sameHolders asserts that info shows exactly these, in this order.
@@ -158,7 +173,11 @@ var inspectCases = []testCase{
 		needs: []need{inspector, downgrader, shared},
 		run: func(t *test) {
 			w := t.writer(0, "k").hold()
+			g := t.grantOf(w)
 			w.downgrade()
+			if now := t.grantOf(w); now != g {
+				t.Errorf("the downgrade made another grant of %q: %q", g, now)
+			}
 			r := t.reader(1, "k").hold()
 			t.sameHolders(t.inspect("k"), w, r)
 		},
@@ -260,6 +279,107 @@ var inspectCases = []testCase{
 			t.permits(1, "p", 2, 3).hold()
 			t.breakKey("p", 2)
 			t.free("p")
+		},
+	},
+	{
+		name:  "break of one grant leaves the next alone",
+		why:   "a person has agreed to end what was shown; the next grant of the same owner is another one",
+		needs: []need{inspector},
+		run: func(t *test) {
+			var before []string
+			for i := range 3 {
+				a := t.writer(0, "k").hold()
+				g := t.grantOf(a)
+				if slices.Contains(before, g) {
+					t.Fatalf("grant %d of one owner is shown as an earlier one", i+1)
+				}
+				a.mustBe(driver.Held) // what a renewal writes
+				if again := t.grantOf(a); again != g {
+					t.Errorf("renewal made another grant of %q: %q", g, again)
+				}
+				if len(before) > 0 {
+					t.breakKey("k", 0, before...)
+					a.mustBe(driver.Held)
+				}
+				before = append(before, g)
+				a.leave()
+			}
+			a := t.writer(0, "k").hold()
+			t.breakKey("k", 1, before[0], t.grantOf(a))
+			a.mustBe(driver.Lost)
+			t.free("k")
+		},
+	},
+	{
+		name:  "break of one grant leaves other holders",
+		why:   "each holder beside others is a grant of its own",
+		needs: []need{inspector, shared},
+		run: func(t *test) {
+			a, b := t.reader(0, "k").hold(), t.reader(1, "k").hold()
+			t.breakKey("k", 1, t.grantOf(a))
+			a.mustBe(driver.Lost)
+			b.mustBe(driver.Held)
+			t.sameHolders(t.inspect("k"), b)
+			t.breakKey("k", 1, t.grantOf(b))
+			t.free("k")
+		},
+	},
+	{
+		name:  "break of one grant hands over what it has ended",
+		why:   "the waiters that now fit must not wait for the next request",
+		needs: []need{inspector, shared, fifo},
+		run: func(t *test) {
+			h := t.writer(0, "k").hold()
+			g := t.grantOf(h)
+			a, b := t.writer(1, "k").join(), t.writer(2, "k").join()
+			t.breakKey("k", 1, g)
+			a.awaitHeld(0, b)
+			t.breakKey("k", 0, g)
+			t.held(a)
+			t.waiting(b)
+			a.leave()
+			b.awaitHeld(0)
+		},
+	},
+	{
+		name:  "break of one grant racing with the next",
+		why:   "whether it is the grant that was shown is decided where it ends: the holder may release just then",
+		needs: []need{inspector},
+		run: func(t *test) {
+			for i := range t.rounds(30) {
+				a, b := t.writer(0, "k").hold(), t.writer(0, "k")
+				g := t.grantOf(a)
+				queued := t.traits.FIFO && i%2 == 1
+				if queued {
+					b.join()
+				}
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					if n, err := ability[driver.Inspector](t.locks[2]).Break(t.ctx, "k", g); err != nil || n > 1 {
+						t.Errorf("round %d: break: %d ended, %v", i, n, err)
+					}
+				})
+				if i%3 > 0 {
+					time.Sleep(rand.N(time.Millisecond)) // the break is to come at any moment
+				}
+				if err := a.release(); err != nil && !errors.Is(err, driver.ErrLost) {
+					t.Errorf("round %d: release: %v", i, err)
+				}
+				if !queued {
+					if err := b.acquire(false, false); err != nil {
+						t.Errorf("round %d: acquire: %v, want it granted", i, err)
+					}
+				}
+				wg.Wait()
+				if t.Failed() {
+					return
+				}
+				if queued {
+					b.awaitHeld(0)
+				}
+				b.mustBe(driver.Held)
+				b.leave()
+			}
 		},
 	},
 }

@@ -496,7 +496,7 @@ func (s *spied) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return driver.KeyInfo{}, ctx.Err()
 }
 
-func (s *spied) Break(ctx context.Context, key string) (int, error) {
+func (s *spied) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	<-ctx.Done()
 	return 0, ctx.Err()
 }

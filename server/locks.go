@@ -25,7 +25,7 @@ const (
 	// minTTL is the shortest TTL that a lease can be renewed in over a network.
 	minTTL = 100 * time.Millisecond
 
-	// maxList is how many keys one List shows.
+	// maxList is how many keys one List shows, and how many grants one Break names.
 	maxList = 1000
 
 	// maxLists is how many of one caller may be under way: they cost the store most.
@@ -70,9 +70,9 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	l, err := s.obtain(ctx, w)
 	switch {
 	case errors.Is(err, errWaiting):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_WAITING, waitingTimeout), nil
+		return s.refused(ctx, c, r.Key, batonv1.AcquireResponse_WAITING, waitingTimeout), nil
 	case errors.Is(err, errRefused):
-		return s.refused(ctx, r.Key, batonv1.AcquireResponse_REFUSED, inspectTimeout), nil
+		return s.refused(ctx, c, r.Key, batonv1.AcquireResponse_REFUSED, inspectTimeout), nil
 	case err != nil:
 		return nil, err
 	}
@@ -178,11 +178,14 @@ func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
 }
 
 // refused is the answer to a client that did not get a lock, with who has it if the store
-// tells that soon.
-func (s *Server) refused(ctx context.Context, key string, state batonv1.AcquireResponse_State, patience time.Duration) *batonv1.AcquireResponse {
+// tells that soon and the caller may list the key.
+func (s *Server) refused(ctx context.Context, c *call, key string, state batonv1.AcquireResponse_State, patience time.Duration) *batonv1.AcquireResponse {
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	res := &batonv1.AcquireResponse{State: state}
+	if c.caller.May(roles.List, key) != nil {
+		return res
+	}
 	if info, err := s.locks.Inspect(call, key); err == nil {
 		res.Holders, res.Waiting = holders(info), uint32(len(info.Waiters))
 	}
@@ -193,7 +196,7 @@ func holders(info driver.KeyInfo) []*batonv1.Holder {
 	all := make([]*batonv1.Holder, len(info.Holders))
 	for i, h := range info.Holders {
 		all[i] = &batonv1.Holder{
-			Owner: strings.ToValidUTF8(h.Owner, "�"), Token: h.Token, AgeMs: millis(h.Age), RemainingMs: millis(h.Remaining), Foreign: h.Foreign,
+			Owner: strings.ToValidUTF8(h.Owner, "�"), Token: h.Token, AgeMs: millis(h.Age), RemainingMs: millis(h.Remaining), Foreign: h.Foreign, Grant: h.Grant,
 			Shared: h.Capacity == driver.Whole && h.Weight < driver.Whole,
 		}
 		if h.Capacity < driver.Whole {
@@ -342,6 +345,9 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 	if err := check.Key(r.Key); err != nil {
 		return nil, err
 	}
+	if len(r.Grants) > maxList {
+		return nil, bad("%d grants, at most %d are allowed; none breaks all", len(r.Grants), maxList)
+	}
 	if len(r.Reason) > 1000 {
 		return nil, bad("the reason has %d bytes, at most 1000 are allowed", len(r.Reason))
 	}
@@ -352,7 +358,7 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 	log.Info("a lock is to be broken") // it may be, also if this process ends now
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), breakTimeout)
 	defer cancel()
-	n, err := s.locks.Break(call, r.Key)
+	n, err := s.locks.Break(call, r.Key, r.Grants...)
 	if err != nil {
 		log.Info("a lock may have been broken", "error", driver.Printable(err.Error()))
 		return nil, err

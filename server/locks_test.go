@@ -251,6 +251,16 @@ func TestRoles(t *testing.T) {
 			t.Errorf("%s, where it is allowed: %v", one.may, err)
 		}
 	}
+	for _, one := range []struct {
+		may     string
+		holders int
+	}{{"", 1}, {"list k", 0}} {
+		forbidden.Store(one.may)
+		refused, err := s.acquire(ctx, &batonv1.AcquireRequest{Key: "k"})
+		if err != nil || refused.State != batonv1.AcquireResponse_REFUSED || len(refused.Holders) != one.holders {
+			t.Errorf("forbidden %q: %v, %v, want REFUSED with %d holders", one.may, refused, err, one.holders)
+		}
+	}
 	forbidden.Store("lock k")
 	if err := s.releases(ctx, res.Handle); err != nil {
 		t.Errorf("who may not lock any more cannot release: %v", err)

@@ -50,10 +50,9 @@ Lease.Asked. They learn of it within a third of their TTL. Others never do: the 
 a handle from "baton lock", and holders that are not Baton. "baton break" needs no
 consent.
 
-The request stands while this command runs, as a lock of its own: ask/KEY, with the
-reason as the owner. "baton ls ask/" lists all requests. A process that takes the lock
-meanwhile may be asked, too. Where the store keeps no tokens, as Redis and Redlock do, a
-holder that takes the lock again at once seems not to have released it.
+The request stands while this command runs, as a lock of its own: @ask/KEY, with the
+reason as the owner. "baton ls @ask/" lists all requests. A process that takes the lock
+meanwhile may be asked, too.
 
 With -o json: key, reason, released (true or false), waited (seconds), and asked: the
 holders at the start, as "baton show" prints them.

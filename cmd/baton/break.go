@@ -16,6 +16,7 @@ import (
 
 func (a *app) breakCommand() *cobra.Command {
 	var yes bool
+	var grants []string
 	cmd := &cobra.Command{
 		Use:   "break [flags] KEY",
 		Short: "Take a lock away from its holders",
@@ -26,7 +27,8 @@ tokens. A holder that
 has crashed needs no breaking: its lock ends by itself.
 
 On a terminal it asks first, and again if the holders have changed before the answer;
-elsewhere --yes is needed.
+elsewhere --yes or --grant is needed. A lock that was granted since is left alone then;
+with --yes alone it breaks what holds now.
 
 ` + exitTableBreak,
 		Example: `  baton break order:42
@@ -35,10 +37,11 @@ elsewhere --yes is needed.
 		ValidArgsFunction: a.completeKey,
 	}
 	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	cmd.Flags().StringSliceVar(&grants, "grant", nil, "break only `GRANT`, as show -o json tells it, and do not ask; may be repeated")
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		key := args[0]
 		interactive := term.IsTerminal(int(a.stdin.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
-		if !yes && !interactive {
+		if !yes && len(grants) == 0 && !interactive {
 			return usage("breaking a lock needs --yes where there is no terminal to ask on")
 		}
 		locks, store, err := a.open(ctx, baton.Config{}, outlives)
@@ -56,7 +59,7 @@ elsewhere --yes is needed.
 				a.say("%q is free: there is nothing to break", safe(key))
 				return nil
 			}
-			if yes {
+			if len(grants) > 0 || yes {
 				break
 			}
 			a.complain("%s", describe(heldBy(info)))
@@ -68,6 +71,10 @@ elsewhere --yes is needed.
 			// The user may have taken long to answer, and has agreed only to these
 			// holders.
 			asked := info.Holders
+			grants = grants[:0]
+			for _, h := range asked {
+				grants = append(grants, h.Grant)
+			}
 			if info, err = locks.Inspect(ctx, key); err != nil {
 				return err
 			}
@@ -78,22 +85,23 @@ elsewhere --yes is needed.
 				a.complain("its holders have changed meanwhile")
 			}
 		}
-		holders, err := locks.Break(ctx, key)
-		if err != nil {
+		switch ended, err := locks.Break(ctx, key, grants...); {
+		case err != nil:
 			return err
-		}
-		if holders == 1 {
+		case ended == 0:
+			a.say("took %q from no holder: it was released before", safe(key))
+		case ended == 1:
 			a.say("took %q from 1 holder", safe(key))
-		} else {
-			a.say("took %q from %d holders", safe(key), holders)
+		default:
+			a.say("took %q from %d holders", safe(key), ended)
 		}
 		return nil
 	})
 	return cmd
 }
 
-// sameHolders reports whether two inspections saw the same grants, as far as the store
-// tells. Not every store lists them in order.
+// sameHolders reports whether two inspections saw the same grants. Not every store lists
+// them in order.
 func sameHolders(before, now []driver.HolderInfo) bool {
 	for _, n := range now {
 		if !slices.ContainsFunc(before, n.SameGrant) {

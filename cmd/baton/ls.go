@@ -21,7 +21,7 @@ func (a *app) listCommand() *cobra.Command {
 		Long: `Lists the locks whose names begin with the prefix, or all. It is no snapshot: the
 list is read while the locks change.
 
-A lock ask/KEY is a request to release KEY ("baton ask"): its mode is "request", and it
+A lock @ask/KEY is a request to release KEY ("baton ask"): its mode is "request", and it
 is held by the reason.
 
 With -o json: an array of what "baton show" prints.

@@ -308,7 +308,7 @@ var attacks = []struct {
 		}
 		s.held(tokenA, `{"key":"a/page","ttl_ms":20000}`)
 		for _, token := range []string{tokenA, tokenB, tokenShop} {
-			if a := page(token, "/page/break", `{"key":"a/page","reason":"x","holders":[]}`); a.Status != http.StatusForbidden {
+			if a := page(token, "/page/break", `{"key":"a/page","reason":"x","grants":[]}`); a.Status != http.StatusForbidden {
 				t.Errorf("%s breaks: %v", token, a)
 			}
 		}

@@ -19,7 +19,7 @@ func (a *app) showCommand() *cobra.Command {
 shown as free; the exit code is 0 all the same.
 
 With -o json: key, holders and waiters, each with owner and mode; holders with
-token (a string), age and remaining (seconds). Unknown values are left out. For ask/KEY,
+token (a string), age and remaining (seconds). Unknown values are left out. For @ask/KEY,
 where requests to release KEY stand ("baton ask"), asks_for is KEY, and the owners are
 the reasons.
 

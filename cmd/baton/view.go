@@ -27,6 +27,7 @@ type holderView struct {
 	Age       *float64 `json:"age,omitempty"`
 	Remaining float64  `json:"remaining"`
 	Foreign   bool     `json:"foreign,omitempty"`
+	Grant     string   `json:"grant,omitempty"`
 }
 
 type waiterView struct {
@@ -38,7 +39,7 @@ type waiterView struct {
 func view(info driver.KeyInfo) lockView {
 	v := lockView{Key: info.Key, AsksFor: asksFor(info.Key), Holders: []holderView{}, Waiters: []waiterView{}}
 	for _, h := range info.Holders {
-		one := holderView{Owner: h.Owner, Mode: mode(h), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign}
+		one := holderView{Owner: h.Owner, Mode: mode(h), Token: token(h), Remaining: seconds(h.Remaining), Foreign: h.Foreign, Grant: h.Grant}
 		if h.Age >= 0 {
 			age := seconds(h.Age)
 			one.Age = &age

@@ -163,7 +163,7 @@ func (w *watcher) show(all []driver.KeyInfo, args []string) error {
 // change names what happened to a lock between two inspections, or "".
 func change(before, now driver.KeyInfo) string {
 	sameHolder := func(x, y driver.HolderInfo) bool {
-		return x.Owner == y.Owner && x.Token == y.Token && x.Weight == y.Weight && x.Capacity == y.Capacity
+		return x.SameGrant(y) && x.Owner == y.Owner && x.Weight == y.Weight && x.Capacity == y.Capacity
 	}
 	sameWaiter := func(x, y driver.WaiterInfo) bool {
 		return x.Owner == y.Owner && x.Weight == y.Weight && x.Capacity == y.Capacity

@@ -61,11 +61,11 @@ func (s inspector) List(ctx context.Context, prefix string) iter.Seq2[driver.Key
 	return listed(ctx, s.teller, List, s.in.List(ctx, prefix))
 }
 
-func (s inspector) Break(ctx context.Context, key string) (holders int, err error) {
+func (s inspector) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	sent := time.Now()
-	holders, err = s.in.Break(ctx, key)
+	ended, err = s.in.Break(ctx, key, grants...)
 	s.tell(ctx, Break, 1, sent, err)
-	return holders, err
+	return ended, err
 }
 
 type renamer struct {

@@ -145,6 +145,8 @@ const (
 	RefusalShowsID   Bug = "shows the holder's ID to who is refused"
 	BreakDropsQueue  Bug = "breaks the queue as well"
 	BreakCanBeUndone Bug = "a broken holder renews itself back"
+	GrantsByOwner    Bug = "shows the grants of one owner as one"
+	LooksThenBreaks  Bug = "looks whether a grant holds, and then breaks what holds"
 )
 
 // CaughtBy names, for every bug, the case of the contract that must catch it.
@@ -272,4 +274,6 @@ var CaughtBy = map[Bug]string{
 	RefusalShowsID:   "a refusal tells who holds",
 	BreakDropsQueue:  "break hands over to the next waiter",
 	BreakCanBeUndone: "break takes the lock away",
+	GrantsByOwner:    "break of one grant leaves the next alone",
+	LooksThenBreaks:  "break of one grant racing with the next",
 }

@@ -34,7 +34,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		}
 		if c.held {
 			info.Holders = append(info.Holders, driver.HolderInfo{
-				Owner: owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.token, Age: time.Since(c.since), Remaining: time.Until(c.end),
+				Owner: owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.token, Age: time.Since(c.since), Remaining: time.Until(c.end), Grant: s.grantOf(c),
 			})
 		} else {
 			info.Waiters = append(info.Waiters, driver.WaiterInfo{
@@ -76,8 +76,16 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
+// grantOf is the HolderInfo.Grant of a holder.
+func (s *Store) grantOf(c *claim) string {
+	if s.bug == GrantsByOwner {
+		return driver.GrantOf(c.Owner)
+	}
+	return driver.GrantOf(c.ID)
+}
+
 // Break implements driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (int, error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
@@ -89,15 +97,25 @@ func (s *Store) Break(ctx context.Context, key string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	holders, waiters := l.split()
-	l.broken = slices.Clone(holders)
-	l.claims = slices.Clone(waiters)
-	switch {
-	case s.bug == BreakDropsQueue:
-		l.claims = nil
-	case s.bug == BreakKeepsToken && len(holders) > 0:
+	meant := func(c *claim) bool { return c.held && driver.Among(s.grantOf(c), grants) }
+	if s.bug == LooksThenBreaks && slices.ContainsFunc(l.claims, meant) {
+		s.mu.Unlock()
+		time.Sleep(time.Microsecond)
+		s.mu.Lock()
+		meant = func(c *claim) bool { return c.held }
+	}
+	holders, _ := l.split()
+	if s.bug == BreakKeepsToken && len(holders) > 0 {
 		s.last = holders[0].token - 1
 	}
+	l.broken = nil
+	l.claims = slices.DeleteFunc(slices.Clone(l.claims), func(c *claim) bool {
+		if meant(c) {
+			l.broken = append(l.broken, c)
+			return true
+		}
+		return s.bug == BreakDropsQueue && !c.held
+	})
 	s.advance(l)
 	return len(l.broken), nil
 }

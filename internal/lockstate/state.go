@@ -211,15 +211,17 @@ func (s *State) Rename(now time.Duration, cl driver.Claim, owner string) error {
 }
 
 // Break is driver.Inspector.Break.
-func (s *State) Break(now time.Duration) (holders int) {
+func (s *State) Break(now time.Duration, grants ...string) (ended int) {
 	s.expire(now)
-	for c := s.holders.first; c != nil; c = s.holders.first {
-		s.events = append(s.events, Event{ID: c.ID})
-		s.remove(c)
-		holders++
+	for c := range s.holders.all {
+		if driver.Among(driver.GrantOf(c.ID), grants) {
+			s.events = append(s.events, Event{ID: c.ID})
+			s.remove(c)
+			ended++
+		}
 	}
 	s.advance(now)
-	return holders
+	return ended
 }
 
 // Inspect is driver.Inspector.Inspect.
@@ -229,6 +231,7 @@ func (s *State) Inspect(now time.Duration) driver.KeyInfo {
 	for c := range s.holders.all {
 		info.Holders = append(info.Holders, driver.HolderInfo{
 			Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.token, Age: now - c.since, Remaining: c.end - now,
+			Grant: driver.GrantOf(c.ID),
 		})
 	}
 	for c := range s.queue.all {

@@ -91,7 +91,7 @@ func TestMay(t *testing.T) {
 		// Requests to release a lock.
 		{"h", roles.List, baton.AskPrefix + "t", true},
 		{"h", roles.List, baton.AskPrefix + "secret/x", false},
-		{"h", roles.List, "as", false}, // has ask/secret/x below it
+		{"h", roles.List, "@a", false}, // has @ask/secret/x below it
 		{"all", roles.Lock, baton.AskPrefix + "x", true},
 		{"asks", roles.Lock, "x", true},
 		{"asks", roles.Lock, baton.AskPrefix + "x", false},

@@ -17,7 +17,7 @@ const onceKeys = "once/"
 
 // askKeys is what the locks begin with that stand for requests to release a lock, as in
 // package baton. The key of that lock follows.
-const askKeys = "ask/"
+const askKeys = "@ask/"
 
 // hash is the SHA-256 of an access token. A token is looked up by its hash: how long that
 // takes tells nothing about the tokens that there are.
@@ -140,7 +140,7 @@ func (r *Role) Name() string { return r.name }
 // The locks of operations, below once/, cannot be locked: that would keep an operation from
 // being run. The verb Once is about the key of the operation, without once/.
 //
-// A lock below ask/ is a request to release the lock that the rest of the key names. To
+// A lock below @ask/ is a request to release the lock that the rest of the key names. To
 // lock it a caller also needs Break for that lock, and to list it List for that lock.
 func (r *Role) May(verb, key string) error {
 	if !r.may(verb, key) {
@@ -157,14 +157,14 @@ func (r *Role) May(verb, key string) error {
 }
 
 // MaySome reports whether there may be a key with that prefix for which the caller has the
-// verb. Of what is special below once/ and ask/ it knows nothing: May decides.
+// verb. Of what is special below once/ and @ask/ it knows nothing: May decides.
 func (r *Role) MaySome(verb, prefix string) bool {
 	return slices.Contains(verbs, verb) && (r.everything || r.longest(verb, prefix) || slices.ContainsFunc(r.rules, func(one rule) bool {
 		return strings.HasPrefix(one.prefix, prefix) && slices.Contains(one.verbs, verb)
 	}))
 }
 
-// may is May, without what is special below ask/.
+// may is May, without what is special below @ask/.
 func (r *Role) may(verb, key string) bool {
 	if !slices.Contains(verbs, verb) || verb == Lock && strings.HasPrefix(key, onceKeys) {
 		return false

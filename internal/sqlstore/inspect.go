@@ -13,7 +13,7 @@ func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 	if k.HeldAt(now) {
 		info.Holders = append(info.Holders, driver.HolderInfo{
 			Owner: k.Owner, Weight: k.Weight, Capacity: driver.Whole, Token: k.Token,
-			Age: duration(max(0, now-k.Since)), Remaining: duration(k.Ends - now),
+			Age: duration(max(0, now-k.Since)), Remaining: duration(k.Ends - now), Grant: driver.GrantOf(k.ID),
 		})
 	}
 	for _, c := range claims {
@@ -22,7 +22,7 @@ func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 		case c.Held:
 			info.Holders = append(info.Holders, driver.HolderInfo{
 				Owner: c.Owner, Weight: c.Weight, Capacity: c.Capacity, Token: c.Seq,
-				Age: duration(max(0, now-c.Since)), Remaining: duration(c.Ends - now),
+				Age: duration(max(0, now-c.Since)), Remaining: duration(c.Ends - now), Grant: driver.GrantOf(c.ID),
 			})
 		default:
 			info.Waiters = append(info.Waiters, driver.WaiterInfo{

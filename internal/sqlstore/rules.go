@@ -363,14 +363,16 @@ func Rename(tx Tx, c driver.Claim, owner string, fx *Effects) (refused, failed e
 	return nil, tx.RenameClaim(t.key, own)
 }
 
-// Break revokes the claims of all holders of key and grants the waiters that now fit.
-func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
+// Break revokes the claims of all holders of key, or of these grants, and grants the
+// waiters that now fit.
+func Break(tx Tx, key string, grants []string, fx *Effects) (ended int, failed error) {
 	t, err := begin(tx, key, fx)
 	if err != nil {
 		return 0, err
 	}
-	if t.row.HeldAt(t.now) {
-		holders++
+	meant := func(id string) bool { return driver.Among(driver.GrantOf(id), grants) }
+	if t.row.HeldAt(t.now) && meant(t.row.ID) {
+		ended++
 		fx.Broken = append(fx.Broken, Broken{t.row.Node, key, t.row.ID})
 		t.clear()
 	}
@@ -385,9 +387,11 @@ func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
 				more = false // holders precede waiters
 				break
 			}
-			after = c.Seq
+			if after = c.Seq; !meant(c.ID) {
+				continue
+			}
 			if c.Ends > t.now {
-				holders++
+				ended++
 				fx.Broken = append(fx.Broken, Broken{c.Node, key, c.ID})
 			}
 			if err := tx.DeleteClaim(key, c.Seq); err != nil {
@@ -398,7 +402,7 @@ func Break(tx Tx, key string, fx *Effects) (holders int, failed error) {
 	if err := t.walk(); err != nil {
 		return 0, err
 	}
-	return holders, t.end()
+	return ended, t.end()
 }
 
 // Serve removes expired claims of key and grants the waiters that fit.

@@ -346,16 +346,19 @@ func (x *AcquireResponse) GetWaiting() uint32 {
 
 // A Holder is shown to people.
 type Holder struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Owner       string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	Token       int64                  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
-	Shared      bool                   `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"`
-	Permits     uint32                 `protobuf:"varint,4,opt,name=permits,proto3" json:"permits,omitempty"`
-	Of          uint32                 `protobuf:"varint,5,opt,name=of,proto3" json:"of,omitempty"`
-	AgeMs       uint32                 `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
-	RemainingMs uint32                 `protobuf:"varint,7,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Owner string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	// 0 if the store does not know it.
+	Token       int64  `protobuf:"varint,2,opt,name=token,proto3" json:"token,omitempty"`
+	Shared      bool   `protobuf:"varint,3,opt,name=shared,proto3" json:"shared,omitempty"`
+	Permits     uint32 `protobuf:"varint,4,opt,name=permits,proto3" json:"permits,omitempty"`
+	Of          uint32 `protobuf:"varint,5,opt,name=of,proto3" json:"of,omitempty"`
+	AgeMs       uint32 `protobuf:"varint,6,opt,name=age_ms,json=ageMs,proto3" json:"age_ms,omitempty"`
+	RemainingMs uint32 `protobuf:"varint,7,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
 	// Held by a program that is not Baton.
-	Foreign       bool `protobuf:"varint,8,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	Foreign bool `protobuf:"varint,8,opt,name=foreign,proto3" json:"foreign,omitempty"`
+	// Tells this grant from every other one of the key. Owners repeat.
+	Grant         string `protobuf:"bytes,9,opt,name=grant,proto3" json:"grant,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -444,6 +447,13 @@ func (x *Holder) GetForeign() bool {
 		return x.Foreign
 	}
 	return false
+}
+
+func (x *Holder) GetGrant() string {
+	if x != nil {
+		return x.Grant
+	}
+	return ""
 }
 
 type RenewRequest struct {
@@ -914,7 +924,9 @@ type BreakRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Why, for the audit.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The grants to break, of those that List has shown. None: all that hold the key.
+	Grants        []string `protobuf:"bytes,3,rep,name=grants,proto3" json:"grants,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -963,9 +975,17 @@ func (x *BreakRequest) GetReason() string {
 	return ""
 }
 
+func (x *BreakRequest) GetGrants() []string {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
 type BreakResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Holders       uint32                 `protobuf:"varint,1,opt,name=holders,proto3" json:"holders,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many it has ended.
+	Holders       uint32 `protobuf:"varint,1,opt,name=holders,proto3" json:"holders,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1465,7 +1485,7 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04HELD\x10\x01\x12\v\n" +
 	"\aWAITING\x10\x02\x12\v\n" +
-	"\aREFUSED\x10\x03\"\xca\x01\n" +
+	"\aREFUSED\x10\x03\"\xe0\x01\n" +
 	"\x06Holder\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x03R\x05token\x12\x16\n" +
@@ -1474,7 +1494,8 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x02of\x18\x05 \x01(\rR\x02of\x12\x15\n" +
 	"\x06age_ms\x18\x06 \x01(\rR\x05ageMs\x12!\n" +
 	"\fremaining_ms\x18\a \x01(\rR\vremainingMs\x12\x18\n" +
-	"\aforeign\x18\b \x01(\bR\aforeign\"&\n" +
+	"\aforeign\x18\b \x01(\bR\aforeign\x12\x14\n" +
+	"\x05grant\x18\t \x01(\tR\x05grant\"&\n" +
 	"\fRenewRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\"2\n" +
 	"\rRenewResponse\x12!\n" +
@@ -1500,10 +1521,11 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x04Lock\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
 	"\aholders\x18\x02 \x03(\v2\x10.baton.v1.HolderR\aholders\x12\x18\n" +
-	"\awaiting\x18\x03 \x01(\rR\awaiting\"8\n" +
+	"\awaiting\x18\x03 \x01(\rR\awaiting\"P\n" +
 	"\fBreakRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\")\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
+	"\x06grants\x18\x03 \x03(\tR\x06grants\")\n" +
 	"\rBreakResponse\x12\x18\n" +
 	"\aholders\x18\x01 \x01(\rR\aholders\"[\n" +
 	"\vTakeRequest\x12\x12\n" +

@@ -33,16 +33,9 @@ const (
 
 // An act is what a person wants done with a lock.
 type act struct {
-	Key     string `json:"key"`
-	Reason  string `json:"reason"`
-	Holders []seen `json:"holders"` // whom the person saw
-}
-
-// seen is a holder as the page showed it.
-type seen struct {
-	Owner   string `json:"owner"`
-	Token   string `json:"token"`
-	Foreign bool   `json:"foreign"`
+	Key    string   `json:"key"`
+	Reason string   `json:"reason"`
+	Grants []string `json:"grants"` // of the holders that the person saw; may be left out to ask
 }
 
 // done is the answer to an act: how many holders it was about.
@@ -115,8 +108,12 @@ func (p *Page) fail(w http.ResponseWriter, r *http.Request, a act, who Caller, e
 	}
 }
 
-// breakLock revokes a lock, if its holders are those that the person saw. A browser that
-// goes meanwhile does not end it half-way.
+func refuseChanged(w http.ResponseWriter) {
+	refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
+}
+
+// breakLock revokes the grants that the person saw. A browser that goes meanwhile does not
+// end it half-way.
 func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTimeout)
 	defer cancel()
@@ -124,17 +121,25 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	if !agreed(a.Holders, holders) {
-		refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
+	if !agreed(a.Grants, holders) {
+		refuseChanged(w)
 		return
 	}
 	log := p.about(a, who, r)
 	log.Info("a lock is to be broken") // it may be, also if this process ends now
-	n, err := p.cfg.Locks.Break(ctx, a.Key)
+	var grants []string
+	for _, h := range holders {
+		grants = append(grants, h.Grant)
+	}
+	n, err := p.cfg.Locks.Break(ctx, a.Key, grants...)
 	p.poll.touch(a.Key)
-	if err != nil {
+	switch {
+	case err != nil:
 		log.Error("a lock may have been broken", "error", text(err))
 		p.fail(w, r, a, who, err)
+		return
+	case n == 0: // the last of them has released it since the look
+		refuseChanged(w)
 		return
 	}
 	log.Info("a lock was broken", "holders", n)
@@ -150,16 +155,10 @@ func because(a act, who Caller) string {
 	return a.Reason
 }
 
-// agreed reports whether the holders are those that the person saw.
-func agreed(saw []seen, holders []driver.HolderInfo) bool {
+// agreed reports whether the person saw the grants of these holders.
+func agreed(saw []string, holders []driver.HolderInfo) bool {
 	holders = holders[:min(len(holders), maxQueue)]
-	for _, h := range holders {
-		v := viewHolder(h, 0)
-		if !slices.Contains(saw, seen{v.Owner, v.Token, v.Foreign}) {
-			return false
-		}
-	}
-	return len(saw) == len(holders)
+	return len(saw) == len(holders) && !slices.ContainsFunc(holders, func(h driver.HolderInfo) bool { return !slices.Contains(saw, h.Grant) })
 }
 
 // ask asks the holders of a lock to release it. The request stands until they have, for
@@ -169,6 +168,10 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	a, who, holders, ok := p.begin(ctx, w, r)
 	if !ok {
+		return
+	}
+	if len(a.Grants) > 0 && !agreed(a.Grants, holders) {
+		refuseChanged(w)
 		return
 	}
 	ended, ok := p.admitRequest()

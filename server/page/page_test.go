@@ -375,28 +375,68 @@ func TestRevokedCaller(t *testing.T) {
 	})
 }
 
+// grants are those of the holders that a person sees.
+func (s *site) grants(t *testing.T, key string) (all []string) {
+	t.Helper()
+	info, err := s.others.Inspect(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range info.Holders {
+		all = append(all, h.Grant)
+	}
+	return all
+}
+
+// A holder that has the owner of the one that was seen, and no token to tell it by, is not
+// broken in its place, nor asked.
+func TestActsOnTheNextGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := inMemory(t, nil)
+		first := mustLock(t, s.others, "k")
+		saw := s.grants(t, "k")
+		if code, body := s.post(t, "/page/ask", act{Key: "k", Reason: "r", Grants: saw}, nil); code != 200 {
+			t.Fatalf("ask: %d %s", code, body)
+		}
+		_ = first.Unlock()
+		next := mustLock(t, s.others, "k")
+		time.Sleep(2 * askLook)
+		if info, err := s.others.Inspect(t.Context(), baton.AskPrefix+"k"); err != nil || len(info.Holders) > 0 {
+			t.Errorf("the request stands against the next holder: %+v, %v", info, err)
+		}
+		for _, path := range []string{"/page/break", "/page/ask"} {
+			if code, body := s.post(t, path, act{Key: "k", Reason: "r", Grants: saw}, nil); code != 409 || !strings.Contains(body, `"changed"`) {
+				t.Errorf("%s: %d %s, want 409", path, code, body)
+			}
+		}
+		if err := next.Err(); err != nil {
+			t.Errorf("the next holder was broken: %v", err)
+		}
+	})
+}
+
 func TestBreak(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &journal{}
 		s := inMemory(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
 		lease := mustLock(t, s.others, "k")
-		saw := []seen{{Owner: "there", Token: token(lease.Token())}}
+		saw := s.grants(t, "k")
 		for _, c := range []struct {
 			name string
 			act  act
 			want int
 			code string
 		}{
-			{"no reason", act{Key: "k", Holders: saw}, 400, "reason"},
-			{"a reason of spaces", act{Key: "k", Reason: "  ", Holders: saw}, 400, "reason"},
-			{"a long reason", act{Key: "k", Reason: strings.Repeat("é", 65), Holders: saw}, 400, "reason"},
-			{"a reason that turns the line", act{Key: "k", Reason: "a\u202eb", Holders: saw}, 400, "reason"},
-			{"a reason of two lines", act{Key: "k", Reason: "a\nb", Holders: saw}, 400, "reason"},
-			{"a bad key", act{Key: "a\x00", Reason: "r", Holders: saw}, 400, "bad"},
+			{"no reason", act{Key: "k", Grants: saw}, 400, "reason"},
+			{"a reason of spaces", act{Key: "k", Reason: "  ", Grants: saw}, 400, "reason"},
+			{"a long reason", act{Key: "k", Reason: strings.Repeat("é", 65), Grants: saw}, 400, "reason"},
+			{"a reason that turns the line", act{Key: "k", Reason: "a\u202eb", Grants: saw}, 400, "reason"},
+			{"a reason of two lines", act{Key: "k", Reason: "a\nb", Grants: saw}, 400, "reason"},
+			{"a bad key", act{Key: "a\x00", Reason: "r", Grants: saw}, 400, "bad"},
 			{"a free lock", act{Key: "free", Reason: "r"}, 409, "free"},
 			{"nobody was seen", act{Key: "k", Reason: "r"}, 409, "changed"},
-			{"another was seen", act{Key: "k", Reason: "r", Holders: []seen{{Owner: "there", Token: "1"}}}, 409, "changed"},
-			{"two were seen", act{Key: "k", Reason: "r", Holders: append(slices.Clone(saw), saw...)}, 409, "changed"},
+			{"another was seen", act{Key: "k", Reason: "r", Grants: []string{driver.GrantOf("another")}}, 409, "changed"},
+			{"two were seen", act{Key: "k", Reason: "r", Grants: append(slices.Clone(saw), saw...)}, 409, "changed"},
 		} {
 			if code, body := s.post(t, "/page/break", c.act, nil); code != c.want || !strings.Contains(body, `"error":"`+c.code+`"`) {
 				t.Errorf("%s: %d %s", c.name, code, body)
@@ -406,7 +446,7 @@ func TestBreak(t *testing.T) {
 			}
 		}
 		b := s.open(t, look{Kind: kindLocks})
-		if code, body := s.post(t, "/page/break", act{Key: "k", Reason: "stuck since noon", Holders: saw}, nil); code != 200 || body != `{"holders":1}` {
+		if code, body := s.post(t, "/page/break", act{Key: "k", Reason: "stuck since noon", Grants: saw}, nil); code != 200 || body != `{"holders":1}` {
 			t.Fatalf("%d %s", code, body)
 		}
 		<-lease.Done()
@@ -436,8 +476,8 @@ func TestBreakOfABrowserThatGoes(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		log := &leaver{leave: leave}
 		s := inMemory(t, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(log, nil)) })
-		lease := mustLock(t, s.others, "k")
-		wish := act{Key: "k", Reason: "stuck", Holders: []seen{{Owner: "there", Token: token(lease.Token())}}}
+		mustLock(t, s.others, "k")
+		wish := act{Key: "k", Reason: "stuck", Grants: s.grants(t, "k")}
 		if code, body := s.post(t, "/page/break", wish, func(r *http.Request) { *r = *r.WithContext(ctx) }); code != 200 {
 			t.Errorf("%d %s", code, body)
 		}
@@ -500,11 +540,11 @@ func TestAsk(t *testing.T) {
 		b.until("the request", func(s shot) bool {
 			return s.Detail != nil && slices.Equal(s.Detail.Asked, []string{"deploy 7"}) && s.happened("asked", "k")
 		})
-		if r, ok := b.now.row("ask/k"); !ok || r.AsksFor != "k" {
+		if r, ok := b.now.row("@ask/k"); !ok || r.AsksFor != "k" {
 			t.Errorf("the request is shown as %+v", r)
 		}
 		_ = lease.Unlock()
-		b.until("the end of it", func(s shot) bool { _, ok := s.row("ask/k"); return !ok && len(s.Detail.Asked) == 0 })
+		b.until("the end of it", func(s shot) bool { _, ok := s.row("@ask/k"); return !ok && len(s.Detail.Asked) == 0 })
 
 		b.close()
 
@@ -515,7 +555,7 @@ func TestAsk(t *testing.T) {
 		}
 		time.Sleep(askFor + 2*askLook)
 		stands := func() bool {
-			info, err := s.others.Inspect(t.Context(), "ask/k")
+			info, err := s.others.Inspect(t.Context(), "@ask/k")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -564,11 +604,11 @@ func TestCrowd(t *testing.T) {
 		if h := b.now.Hot; len(h) != 1 || h[0].Key != "k" || h[0].N != 150 {
 			t.Errorf("hottest: %+v", h)
 		}
-		var saw []seen
+		var saw []string
 		for _, h := range d.Holders {
-			saw = append(saw, seen{h.Owner, h.Token, h.Foreign})
+			saw = append(saw, h.Grant)
 		}
-		if code, body := s.post(t, "/page/break", act{Key: "k", Reason: "r", Holders: saw}, nil); code != 200 || body != `{"holders":250}` {
+		if code, body := s.post(t, "/page/break", act{Key: "k", Reason: "r", Grants: saw}, nil); code != 200 || body != `{"holders":250}` {
 			t.Errorf("%d %s", code, body)
 		}
 	})

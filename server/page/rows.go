@@ -71,6 +71,7 @@ type holderView struct {
 	Since   int64  `json:"since,omitempty"`
 	Ends    int64  `json:"ends,omitempty"`
 	Foreign bool   `json:"foreign,omitempty"`
+	Grant   string `json:"grant,omitempty"`
 }
 
 // detailView is a lock with all who hold it and wait for it.
@@ -132,7 +133,7 @@ func lockRow(info driver.KeyInfo, at time.Duration) *row {
 }
 
 func viewHolder(h driver.HolderInfo, at time.Duration) holderView {
-	v := holderView{Owner: driver.Printable(h.Owner), Mode: h.Mode(), Foreign: h.Foreign, Ends: stamp(at, h.Remaining)}
+	v := holderView{Owner: driver.Printable(h.Owner), Mode: h.Mode(), Foreign: h.Foreign, Grant: h.Grant, Ends: stamp(at, h.Remaining)}
 	if h.Token != 0 {
 		v.Token = strconv.FormatInt(h.Token, 10)
 	}
@@ -209,7 +210,7 @@ func sameLock(now, before *row) bool {
 	moved := now.at - before.at
 	near := func(a, b time.Duration) bool { return a >= 0 && (a-b).Abs() < trembling }
 	return slices.EqualFunc(now.lock.Holders, before.lock.Holders, func(n, b driver.HolderInfo) bool {
-		same := n.Owner == b.Owner && n.Token == b.Token && n.Weight == b.Weight && n.Capacity == b.Capacity && n.Foreign == b.Foreign
+		same := n.Grant == b.Grant && n.Owner == b.Owner && n.Token == b.Token && n.Weight == b.Weight && n.Capacity == b.Capacity && n.Foreign == b.Foreign
 		return same && (n.Age < 0 && b.Age < 0 || near(n.Age, b.Age+moved)) && (n.Remaining-b.Remaining+moved).Abs() < trembling
 	}) && slices.EqualFunc(now.lock.Waiters, before.lock.Waiters, func(n, b driver.WaiterInfo) bool {
 		same := n.Owner == b.Owner && n.Weight == b.Weight && n.Capacity == b.Capacity

@@ -3,6 +3,8 @@ package etcdstore
 import (
 	"context"
 	"iter"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +47,7 @@ func (s *Store) info(ctx context.Context, key string, queue []contender, left *r
 		}
 		info.Holders = append(info.Holders, driver.HolderInfo{
 			Owner: e.Owner, Weight: e.Weight, Capacity: e.Capacity, Token: e.rev,
-			Age: -1, Remaining: left.of(ctx, s, e.lease), Foreign: e.foreign,
+			Age: -1, Remaining: left.of(ctx, s, e.lease), Foreign: e.foreign, Grant: e.grant(),
 		})
 	}
 	return info
@@ -151,8 +153,16 @@ func prefixEnd(prefix string) []byte {
 	return []byte{0}
 }
 
-// Break ends the claims of all holders: see driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (int, error) {
+// grant is the contender's HolderInfo.Grant.
+func (c *contender) grant() string {
+	if c.foreign {
+		return driver.GrantOf(c.name + "\n" + strconv.FormatInt(c.rev, 10))
+	}
+	return driver.GrantOf(c.ID)
+}
+
+// Break ends the claims of all holders, or of these grants: see driver.Inspector.
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
@@ -165,13 +175,14 @@ func (s *Store) Break(ctx context.Context, key string) (int, error) {
 		return 0, err
 	}
 	broken := 0
-	for held := queue[:holders(queue)]; len(held) > 0; {
+	held := slices.DeleteFunc(queue[:holders(queue)], func(c contender) bool { return !driver.Among(c.grant(), grants) })
+	for len(held) > 0 {
 		part := held[:min(len(held), maxBatch)]
 		held = held[len(part):]
 		txn := &pb.TxnRequest{}
 		for _, e := range part {
 			txn.Success = append(txn.Success, nested(&pb.TxnRequest{
-				Compare: only(createRev(e.name, e.rev)),
+				Compare: only(createRev(e.name, e.rev)), // the name may have another grant by now
 				Success: ops(remove(e.name)),
 			}))
 		}

@@ -12,12 +12,12 @@ import (
 )
 
 // Break implements driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := s.checkKey(ctx, key); err != nil {
 		return 0, err
 	}
-	s.visit(key, func(st *lockstate.State, now time.Duration) { holders = st.Break(now) })
-	return holders, nil
+	s.visit(key, func(st *lockstate.State, now time.Duration) { ended = st.Break(now, grants...) })
+	return ended, nil
 }
 
 // Inspect implements driver.Inspector.

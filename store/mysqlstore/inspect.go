@@ -38,7 +38,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 
 // Break implements driver.Inspector. It wakes holders of this process that watch;
 // holders of other processes learn of it by their next renewal.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
@@ -47,7 +47,7 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 	}
 	n := 0
 	if err := s.do(ctx, key, false, func(t *tx) (failed error) {
-		n, failed = sqlstore.Break(t, key, &t.fx)
+		n, failed = sqlstore.Break(t, key, grants, &t.fx)
 		return failed
 	}); err != nil {
 		return 0, err

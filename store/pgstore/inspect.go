@@ -101,12 +101,12 @@ func (s *Store) infos(ctx context.Context, from, after, end []byte, limit int) (
 
 // Break implements driver.Inspector. A transaction that depends on a lease by InTx ends
 // first: until then no other claim is granted.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	var broken, granted string
-	if err := s.row(ctx, breakSQL, []any{[]byte(key)}, &holders, &broken, &granted); err != nil {
+	if err := s.row(ctx, breakSQL, []any{[]byte(key), grants}, &ended, &broken, &granted); err != nil {
 		return 0, err
 	}
 	for _, f := range fields(broken) {
@@ -115,5 +115,5 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 	if granted != "" {
 		s.hints.tell(key, granted, "")
 	}
-	return holders, nil
+	return ended, nil
 }

@@ -29,7 +29,7 @@ const (
 	downgradeSQL = `SELECT state, token, granted FROM baton_downgrade_1($1::bytea, $2::text, $3::bigint, $4::bigint)`
 	moveSQL      = `SELECT state, token FROM baton_move_1($1::bytea, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::bigint)`
 	renameSQL    = `SELECT baton_rename_1($1::bytea, $2::text, $3::bigint, $4::text)`
-	breakSQL     = `SELECT holders, broken, granted FROM baton_break_1($1::bytea)`
+	breakSQL     = `SELECT ended, broken, granted FROM baton_break_1($1::bytea, $2::text[])`
 )
 
 // What the functions answer.

@@ -29,7 +29,7 @@ var (
 	moveScript      = script("move", "clock", "state")
 	renameScript    = script("rename", "clock", "state")
 	inspectScript   = script("inspect", "clock", "state")
-	breakScript     = script("break", "clock", "state")
+	breakScript     = script("break", "clock", "state", "end_held")
 	raiseScript     = script("raise", "clock")
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
 	recordScript    = script("record")

@@ -57,6 +57,7 @@ func keyInfo(key string, answer any) (driver.KeyInfo, error) {
 		}
 		h := holder(val, "", now)
 		h.Remaining = time.Duration(left) * time.Millisecond
+		h.Grant = driver.GrantOf(holderID(val))
 		info.Holders = append(info.Holders, h)
 	case "shared":
 		known := pairs(a[7])
@@ -68,6 +69,7 @@ func keyInfo(key string, answer any) (driver.KeyInfo, error) {
 			}
 			h := holder(val, known[text(deadlines[i])], now)
 			h.Remaining = time.Duration(remaining) * time.Microsecond
+			h.Grant = driver.GrantOf(text(deadlines[i]))
 			info.Holders = append(info.Holders, h)
 		}
 		slices.SortFunc(info.Holders, func(a, b driver.HolderInfo) int { return cmp.Compare(a.Token, b.Token) })
@@ -270,14 +272,31 @@ func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(s)
 }
 
-// Break revokes the claims of all holders, tells the processes that watch them, and
-// grants the lock to the next waiters. It breaks the locks of other programs, too.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+// Break revokes the claims of all holders, or of these grants, tells the processes that
+// watch them, and grants the lock to the next waiters. It breaks the locks of other
+// programs, too.
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	n, err := s.checked(key)
 	if err != nil {
 		return 0, err
 	}
-	answer, err := s.run(ctx, breakScript, n.full(), []string{s.everyone})
+	args := []string{s.everyone}
+	if len(grants) > 0 {
+		// The script compares the IDs of these grants, so what is granted meanwhile stays.
+		answer, err := s.run(ctx, inspectScript, inspectKeys(n), nil)
+		if err != nil {
+			return 0, err
+		}
+		for _, id := range holderIDs(answer) {
+			if driver.Among(driver.GrantOf(id), grants) {
+				args = append(args, id)
+			}
+		}
+		if len(args) == 1 {
+			return 0, nil
+		}
+	}
+	answer, err := s.run(ctx, breakScript, n.full(), args)
 	if err != nil {
 		return 0, err
 	}
@@ -289,6 +308,33 @@ func (s *Store) Break(ctx context.Context, key string) (holders int, err error) 
 		return int(count), nil
 	}
 	return 0, notLock(key, text(a[1]))
+}
+
+// holderID is the ID in the value of a lock with one holder, or the value of a program
+// that is not Baton.
+func holderID(value string) string {
+	if own, ok := strings.CutPrefix(value, "b1:"); ok {
+		id, _, _ := strings.Cut(own, ":")
+		return id
+	}
+	return value
+}
+
+// holderIDs are the IDs in what the script inspect answers.
+func holderIDs(answer any) (ids []string) {
+	a := list(answer)
+	if len(a) < 8 {
+		return nil
+	}
+	switch text(a[1]) {
+	case "whole", "foreign":
+		return []string{holderID(text(a[2]))}
+	case "shared":
+		for id := range pairs(a[6]) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // score reads a deadline, which a sorted set may print with an exponent.

@@ -260,12 +260,12 @@ func (s *server) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 	return store.List(ctx, prefix)
 }
 
-func (s *server) Break(ctx context.Context, key string) (n int, err error) {
+func (s *server) Break(ctx context.Context, key string, grants ...string) (n int, err error) {
 	store, back, err := s.reach(ctx)
 	if err != nil {
 		return 0, err
 	}
-	n, err = store.Break(ctx, key)
+	n, err = store.Break(ctx, key, grants...)
 	return n, back(err)
 }
 

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -70,9 +72,9 @@ func (s *Store) onAllNodes(ctx context.Context, f func(ctx context.Context, i in
 	return ok, nil
 }
 
-// Inspect shows the holders of key on a majority of the nodes, and the waiters on any. Nodes do not
-// tell IDs, so claims of one owner and kind differ by their number alone. Inspect does
-// not show what only a minority has granted.
+// Inspect shows the holders of key on a majority of the nodes, and the waiters on any. A
+// claim has the same HolderInfo.Grant on every node. Inspect does not show what only a
+// minority has granted.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
@@ -127,19 +129,25 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// Break revokes the claims of all holders on every node.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+// Break revokes the claims of all holders, or of these grants, on every node.
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	info, err := s.Inspect(ctx, key)
 	if err != nil {
 		return 0, err
 	}
+	var onNodes atomic.Int64
 	_, err = s.onAllNodes(ctx, func(ctx context.Context, _ int, in driver.Inspector) error {
-		_, err := in.Break(ctx, key)
+		n, err := in.Break(ctx, key, grants...)
+		onNodes.Add(int64(n))
 		return err
 	})
 	if err != nil && unreachable(err) {
 		return 0, fmt.Errorf("%w: %w", driver.ErrUnknown, err)
 	}
+	if onNodes.Load() == 0 {
+		return 0, err
+	}
+	info.Holders = slices.DeleteFunc(info.Holders, func(h driver.HolderInfo) bool { return !driver.Among(h.Grant, grants) })
 	return len(info.Holders), err
 }
 
@@ -150,12 +158,21 @@ type kindOfClaim struct {
 	foreign          bool
 }
 
+// holding is what nodes show of a grant that is the same on all.
+type holding struct {
+	kindOfClaim
+	grant string
+}
+
+func holdingOf(h driver.HolderInfo) holding {
+	return holding{kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}, h.Grant}
+}
+
 // merge makes one view of those of the nodes in ok.
 func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo {
 	info := driver.KeyInfo{Key: key}
-	holders := map[kindOfClaim][][]driver.HolderInfo{} // for each kind, those of each node
-	most := map[kindOfClaim]int{}                      // claims on one node, at most
-	var kinds []kindOfClaim                            // as they came
+	holders := map[holding][]driver.HolderInfo{} // on each node that shows it
+	most := map[kindOfClaim]int{}                // claims on one node, at most
 	for i, v := range views {
 		if !ok.has(i) {
 			views[i] = driver.KeyInfo{}
@@ -163,52 +180,38 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 		}
 		here := map[kindOfClaim]int{}
 		meet := func(k kindOfClaim) {
-			if _, seen := most[k]; !seen {
-				kinds, most[k], holders[k] = append(kinds, k), 0, make([][]driver.HolderInfo, len(views))
-			}
 			here[k]++
 			most[k] = max(most[k], here[k])
 		}
 		for _, h := range v.Holders {
-			k := kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}
-			meet(k)
-			holders[k][i] = append(holders[k][i], h)
+			k := holdingOf(h)
+			meet(k.kindOfClaim)
+			holders[k] = append(holders[k], h)
 		}
 		for _, w := range v.Waiters {
-			k := kindOfClaim{w.Owner, w.Weight, w.Capacity, false}
-			meet(k)
+			meet(kindOfClaim{w.Owner, w.Weight, w.Capacity, false})
 		}
 	}
-	held := map[kindOfClaim][]driver.HolderInfo{}
-	for _, k := range kinds {
-		shown := 0
-		for n := 0; ; n++ { // the n-th claim of this kind, on as many nodes as have one
-			var all []driver.HolderInfo
-			for _, hs := range holders[k] {
-				if n < len(hs) {
-					all = append(all, hs[n])
-				}
-			}
-			if len(all) < s.quorum {
-				break
-			}
-			slices.SortFunc(all, func(a, b driver.HolderInfo) int { return int(b.Remaining - a.Remaining) })
-			h := all[s.quorum-1] // until then there is a majority
-			h.Token = 0          // no node knows it
-			held[k] = append(held[k], h)
-			shown++
+	held := map[holding]driver.HolderInfo{}
+	for k, all := range holders {
+		if len(all) < s.quorum {
+			continue
 		}
-		most[k] -= shown // the others wait
+		slices.SortFunc(all, func(a, b driver.HolderInfo) int { return cmp.Compare(b.Remaining, a.Remaining) })
+		h := all[s.quorum-1] // until then there is a majority
+		h.Token = 0          // no node knows it
+		held[k] = h
+		most[k.kindOfClaim]-- // the others wait
 	}
 	// The order is that of the node that knows most of them.
 	sorted := slices.Clone(views)
 	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
 	for _, v := range sorted {
 		for _, h := range v.Holders {
-			k := kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}
-			if len(held[k]) > 0 {
-				info.Holders = append(info.Holders, held[k][0])
-				held[k] = held[k][1:]
+			k := holdingOf(h)
+			if one, shown := held[k]; shown {
+				info.Holders = append(info.Holders, one)
+				delete(held, k)
 			}
 		}
 	}

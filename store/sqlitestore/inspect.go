@@ -90,13 +90,13 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 }
 
 // Break implements driver.Inspector. It wakes the holders that watch.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	n := 0
 	if err := s.do(ctx, func(t *tx) (failed error) {
-		n, failed = sqlstore.Break(t, key, &t.fx)
+		n, failed = sqlstore.Break(t, key, grants, &t.fx)
 		return failed
 	}); err != nil {
 		return 0, err

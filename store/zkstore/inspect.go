@@ -64,7 +64,7 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 		if i < n {
 			info.Holders = append(info.Holders, driver.HolderInfo{
 				Owner: f.owner, Weight: c.weight, Capacity: c.capacity, Token: data[i].stat.Czxid,
-				Age: age, Remaining: f.ttl, Foreign: f.foreign,
+				Age: age, Remaining: f.ttl, Foreign: f.foreign, Grant: driver.GrantOf(c.lock),
 			})
 		} else {
 			info.Waiters = append(info.Waiters, driver.WaiterInfo{Owner: f.owner, Weight: c.weight, Capacity: c.capacity, Age: age})
@@ -159,8 +159,9 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 }
 
 // Break implements driver.Inspector. It also ends holders of other programs, if the
-// access list allows that.
-func (s *Store) Break(ctx context.Context, key string) (int, error) {
+// access list allows that. It deletes nodes by their names, and no two grants have nodes
+// of one name.
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	if err := s.beginInspect(ctx, key); err != nil {
 		return 0, err
 	}
@@ -173,6 +174,9 @@ func (s *Store) Break(ctx context.Context, key string) (int, error) {
 	}
 	broken := 0
 	for _, c := range all[:holders(all)] {
+		if !driver.Among(driver.GrantOf(c.lock), grants) {
+			continue
+		}
 		n, err := s.remove(ctx, parent, c.nodes)
 		if err != nil {
 			if errors.Is(err, driver.ErrUnavailable) && broken > 0 {

@@ -268,8 +268,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 }
 
 // Break implements driver.Inspector.
-func (s *Store) Break(ctx context.Context, key string) (holders int, err error) {
-	a, err := s.call(ctx, request{Do: doBreak, Key: key})
+func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
+	a, err := s.call(ctx, request{Do: doBreak, Key: key, Grants: grants})
 	return a.Holders, err
 }
 

@@ -26,6 +26,7 @@ type request struct {
 	Claims  []driver.Claim
 	TTL     time.Duration
 	Key     string // or prefix
+	Grants  []string
 	Take    *limits.Request
 }
 
@@ -203,7 +204,7 @@ func (s *Server) extra(q request, a *answer) (err error) {
 			a.Infos = append(a.Infos, info)
 		}
 	case q.Do == doBreak && inspects:
-		a.Holders, err = inspector.Break(s.ctx, q.Key)
+		a.Holders, err = inspector.Break(s.ctx, q.Key, q.Grants...)
 	case q.Do == doTake && q.Take != nil && limited:
 		a.Taken, err = pointer(limits.Take(s.ctx, *q.Take))
 	default:

@@ -283,7 +283,7 @@ function drawDetail() {
   $("asked").hidden = !known.asked.length;
   fill($("asked").lastElementChild, known.asked.map((reason, i) => ({ i, reason })), (a) => a.i, () => el("li", "name"), (li, a) => put(li, shown(a.reason)));
   put($("holdersTitle"), known.holders.length ? t("holders", { n: number(known.holders.length) }) : known.unknown ? t("reading") : t("free"));
-  fill($("holders"), known.holders.map((h, i) => ({ i, h })), (x) => x.i + "\n" + (x.h.token ?? ""), () => person(el("li")), (li, { h }) => drawPerson(li.firstChild, h, []));
+  fill($("holders"), known.holders.map((h, i) => ({ i, h })), (x) => x.i + "\n" + x.h.grant, () => person(el("li")), (li, { h }) => drawPerson(li.firstChild, h, []));
   put($("waitersTitle"), known.waiters.length ? t("waiters", { n: number(known.waiters.length) }) : known.unknown ? "" : t("nobodyWaits"));
   fill($("waiters"), known.waiters.map((w, i) => ({ i, w })), (x) => x.i, () => { const li = el("li"); li.append(el("span", "pos")); return person(li); }, (li, { i, w }) => {
     put(li.firstChild, String(i + 1));
@@ -499,7 +499,7 @@ function apply(frame, first) {
   if (events.length > 600) events = events.slice(-300);
   draw();
 }
-const changed = (a, b) => a.owner !== b.owner || a.token !== b.token || a.holders !== b.holders || a.state !== b.state;
+const changed = (a, b) => a.owner !== b.owner || a.token !== b.token || a.grant !== b.grant || a.holders !== b.holders || a.state !== b.state;
 
 function login(error) {
   connected = false;
@@ -539,7 +539,7 @@ function act(what) {
 }
 function actError(text) { $("actError").hidden = !text; put($("actError"), text); }
 
-const grants = (holders) => JSON.stringify(holders.map((h) => [h.owner, h.token, h.foreign]));
+const grants = (holders) => JSON.stringify(holders.map((h) => h.grant));
 
 function drawAct() {
   if (!acting) return;
@@ -563,7 +563,7 @@ $("actForm").addEventListener("submit", async (e) => {
   try {
     const answer = await fetch("page/" + mine.what, {
       method: "POST", headers: headers(), cache: "no-store", signal: AbortSignal.timeout(20000), // the server takes half of it
-      body: JSON.stringify({ key: mine.key, reason: $("reason").value, holders: mine.holders.map((h) => ({ owner: h.owner, token: h.token ?? "", foreign: !!h.foreign })) }),
+      body: JSON.stringify({ key: mine.key, reason: $("reason").value, grants: mine.holders.map((h) => h.grant) }),
     });
     if (answer.ok) {
       say(t(mine.what + "Done"));

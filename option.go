@@ -50,7 +50,7 @@ type Config struct {
 	Margin time.Duration
 
 	// Owner is shown to people who ask who holds a lock. The store never compares
-	// it. At most 128 bytes of printable UTF-8. Defaults to host:pid.
+	// it. At most 128 bytes of printable UTF-8. Defaults to host:pid program.
 	Owner string
 
 	// MaxHold ends a lease after this time, even if its holder is alive and renews
@@ -130,11 +130,11 @@ func leastMargin(ttl time.Duration) time.Duration {
 }
 
 func defaultOwner() string {
-	host, err := os.Hostname()
+	program, err := os.Executable()
 	if err != nil {
-		host = "unknown"
+		program = ""
 	}
-	return fmt.Sprintf("%.100s:%d", host, os.Getpid())
+	return check.Owner(os.Getpid(), program)
 }
 
 // newTerms are the terms of a complete Config.

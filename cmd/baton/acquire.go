@@ -27,6 +27,7 @@ type asking struct {
 	ttl     time.Duration
 	ownTTL  bool // --ttl was given
 	most    int  // --max-waiting; 0: any number
+	newest  bool
 
 	options []baton.Option // after check
 	waits   bool           // after check: --wait was given
@@ -170,7 +171,11 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	if full := k.most > 0 && held != nil && held.Waiting >= k.most; !full { // else it will not wait
 		announced = a.announce(waiting, locks, key, owner, held, err)
 	}
-	lease, err = locks.Lock(waiting, key, k.options...)
+	if k.newest {
+		lease, err = awaitNewest(waiting, locks, key, k.options)
+	} else {
+		lease, err = locks.Lock(waiting, key, k.options...)
+	}
 	announced()
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
 		if now := holder(locks, key); now != nil {
@@ -249,13 +254,4 @@ func heldBy(info driver.KeyInfo) *baton.HeldError {
 		held.Owner, held.Age, held.Remaining, held.Foreign = first.Owner, first.Age, first.Remaining, first.Foreign
 	}
 	return held
-}
-
-// ownerName is the name that people see as the holder of a lock.
-func ownerName(pid int) string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown"
-	}
-	return fmt.Sprintf("%.100s:%d", host, pid)
 }

@@ -272,7 +272,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		a.reopenAudit(log)
 		return who != nil && who.reload()
 	}
-	owner := ownerName(os.Getpid()) + " (baton agent)"
+	owner := check.Owner(os.Getpid(), "baton agent")
 	opened, err := a.openLater(ctx, sigs, func(s os.Signal) bool {
 		if reloads(s) {
 			reload()

@@ -58,7 +58,7 @@ in seconds.
   baton elect --observe -o json api | jq -r 'select(.led) | .value'`,
 	}
 	f := cmd.Flags()
-	f.StringVar(&e.value, "value", "", "what observers see of the leader, such as its address (default: host:pid)")
+	f.StringVar(&e.value, "value", "", "what observers see of the leader, such as its address (default: host:pid command)")
 	f.BoolVar(&e.once, "once", false, "exit when leadership is lost, instead of standing again")
 	f.DurationVarP(&e.wait, "wait", "w", 0, "how long to wait to be elected (default: no limit)")
 	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a crashed leader blocks the next election")
@@ -110,7 +110,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	}
 	owner := e.value
 	if owner == "" {
-		owner = ownerName(os.Getpid())
+		owner = check.Owner(os.Getpid(), command[0])
 	}
 	locks, store, err := a.openWith(ctx, e.openWait(), func() baton.Config { return e.config(owner) }, e.checkTTL, func(t driver.Traits) error { return checkShown("--value", name, owner, t) })
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 )
 
 func (a *app) lockCommand() *cobra.Command {
@@ -47,7 +48,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				return err
 			}
 			// The calling process is the one that goes on to use the lock.
-			owner := ownerName(os.Getppid())
+			owner := check.Owner(os.Getppid(), "")
 			locks, store, err := a.openWith(ctx, k.openWait(), func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
 			if err != nil {
 				return err

@@ -214,7 +214,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if err != nil {
 		return err
 	}
-	owner := ownerName(os.Getpid())
+	owner := check.Owner(os.Getpid(), command[0])
 	waiting := make(chan struct{}, 1)
 	events := &baton.Events{Waiting: func(context.Context, baton.LockEvent) {
 		select {

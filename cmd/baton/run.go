@@ -16,6 +16,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/supervise"
 )
@@ -70,7 +71,7 @@ started. On Windows the command and what it starts are a job
 object, which ends with baton; TERM is Ctrl-Break there.
 
 A request to release the lock ("baton ask") is printed, and sent to the command as a
-signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
+signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
@@ -82,6 +83,7 @@ signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
   baton run -w 30s deploy/web -- ansible-playbook web.yml
   baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
   baton run --max-waiting 3 build -- make                   not if three wait already: exits with 75
+  baton run --newest deploy -- ./deploy.sh                  of those that wait, only the latest stays
   baton run k -- sh -c 'curl -H "X-Token: $BATON_TOKEN" …'`,
 	}
 	r.flags(cmd)
@@ -90,6 +92,9 @@ signal with --on-ask. "baton show ask/$BATON_KEY" tells the command the reason.
 	f.DurationVar(&r.minHold, "min-hold", 0, "keep the lock for at least this long, even if the command ends sooner")
 	f.DurationVarP(&r.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	r.onAsk.flag(cmd)
+	f.BoolVar(&r.newest, "newest", false, "wait only until a newer baton run --newest waits for the lock")
+	cmd.MarkFlagsMutuallyExclusive("newest", "try")
+	cmd.MarkFlagsMutuallyExclusive("newest", "max-waiting")
 	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
 	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
 	a.metricsFlag(cmd)
@@ -133,6 +138,11 @@ func (r *running) check(cmd *cobra.Command, key string) error {
 	if err := r.asking.check(cmd, key); err != nil {
 		return err
 	}
+	if r.newest {
+		if err := check.Prefixed(newestPrefix, key, "its newest waiter"); err != nil {
+			return usage("%w", err)
+		}
+	}
 	switch {
 	case !cmd.Flags().Changed("grace"):
 		r.grace = standardGrace
@@ -167,7 +177,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	if err != nil {
 		return err
 	}
-	owner := ownerName(os.Getpid())
+	owner := check.Owner(os.Getpid(), command[0])
 	locks, store, err := a.openWith(ctx, r.openWait(), func() baton.Config { return r.config(owner) }, r.checkTTL)
 	if err != nil {
 		return err

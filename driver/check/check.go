@@ -6,6 +6,9 @@ package check
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -220,4 +223,19 @@ func badKey(key, reason string) error { return &driver.KeyError{Key: key, Reason
 
 func bad(key, field, reason string) error {
 	return &driver.RequestError{Key: key, Field: field, Reason: reason}
+}
+
+// Owner is the name to show for a process and the program that it runs, "" if that is not
+// known: host:pid program. Arguments of the program are left out, because they may be
+// secret.
+func Owner(pid int, program string) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	owner := fmt.Sprintf("%.60s:%d", host, pid)
+	if program = driver.Printable(filepath.Base(program)); program != "." {
+		owner += " " + program
+	}
+	return strings.TrimSpace(strings.ToValidUTF8(owner[:min(len(owner), maxOwner)], ""))
 }

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/batonhq/baton"
+)
+
+// newestPrefix before a key is the key of a lock that one waiter holds: the newest of those
+// that wait for the key with --newest.
+const newestPrefix = "@newest/"
+
+// awaitNewest waits for key until a newer waiter comes, which breaks the lock of this one
+// below newestPrefix. If the key is granted just then, the store decides: either this
+// waiter's Unlock came first and it has the key, or the break did and it gives the key back.
+func awaitNewest(ctx context.Context, locks *baton.Locker, key string, options []baton.Option) (*baton.Lease, error) {
+	own, err := becomeNewest(ctx, locks, newestPrefix+key)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := locks.Lock(own.Context(ctx), key, options...)
+	lost, broken := errors.AsType[*baton.LostError](own.Unlock())
+	if !broken {
+		return lease, err
+	}
+	if lease != nil {
+		_ = lease.Unlock() // what cannot be released ends with its TTL
+	}
+	if lost.Cause != baton.Gone {
+		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q was not acquired: the store was out of reach, and a newer waiter may have come: %w", safe(key), lost)}
+	}
+	return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q was not acquired: a newer waiter came", safe(key))}
+}
+
+// becomeNewest takes the lock of the waiter that is the newest so far.
+func becomeNewest(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
+	for {
+		lease, err := locks.TryLock(ctx, key)
+		if !errors.Is(err, baton.ErrHeld) {
+			return lease, err
+		}
+		info, err := locks.Inspect(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		var grants []string
+		for _, h := range info.Holders {
+			grants = append(grants, h.Grant)
+		}
+		if len(grants) > 0 {
+			if _, err := locks.Break(ctx, key, grants...); err != nil {
+				return nil, err
+			}
+		}
+		select { // several may come at once, and on Redlock share the nodes
+		case <-time.After(rand.N(20 * time.Millisecond)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

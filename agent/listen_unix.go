@@ -29,9 +29,8 @@ const maxPath = 103
 // other users could put a socket, at once or while the agent is down: clients would trust
 // theirs. So it refuses /tmp, and accepts a directory of one's own in it.
 //
-// It changes the process's umask for a moment: call it before other goroutines create
-// files. Closing the listener removes the socket; the lock file stays, as removing it
-// would let two agents have one each.
+// Closing the listener removes the socket; the lock file stays, as removing it would let
+// two agents have one each.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	// The net package would make an abstract socket, which has no mode and no directory.
 	if path == "" || path[0] == '@' || path[0] == 0 {
@@ -54,6 +53,10 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	}
 	return &socket{UnixListener: l, lock: lock}, nil
 }
+
+// backlog is how many clients may connect at one moment; a kernel that allows fewer takes
+// its own bound.
+const backlog = 4096
 
 // A socket is a listener at a path that is its own.
 type socket struct {
@@ -134,9 +137,6 @@ func lockFile(path string) (*os.File, error) {
 	return nil, fmt.Errorf("agent: locking %q: %w", path, err)
 }
 
-// umask keeps two calls of Listen from restoring each other's umask.
-var umask sync.Mutex
-
 // listen replaces the socket of an agent that has died. The caller has the lock file.
 func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
@@ -155,13 +155,44 @@ func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 			return nil, fmt.Errorf("agent: the socket of an agent that has died: %w", err)
 		}
 	}
-	umask.Lock()
-	defer umask.Unlock()
-	before := syscall.Umask(0o777 &^ int(mode.Perm()))
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	syscall.Umask(before)
+	l, err := listenWithMode(path, mode)
 	if err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
+		return nil, fmt.Errorf("agent: listening at %q: %w", path, err)
 	}
 	return l, nil
+}
+
+// listenWithMode gives the socket its mode between bind and listen: no client can connect
+// before. A umask would be that of the whole process, whose other files need their own.
+func listenWithMode(path string, mode fs.FileMode) (*net.UnixListener, error) {
+	syscall.ForkLock.RLock()
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err == nil {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close() // the listener has a file of its own
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		return nil, err
+	}
+	l, err := func() (net.Listener, error) {
+		if err := os.Chmod(path, mode.Perm()); err != nil {
+			return nil, err
+		}
+		if err := syscall.Listen(fd, backlog); err != nil {
+			return nil, err
+		}
+		return net.FileListener(f)
+	}()
+	if err != nil {
+		_ = os.Remove(path)
+		return nil, err
+	}
+	unix := l.(*net.UnixListener)
+	unix.SetUnlinkOnClose(true)
+	return unix, nil
 }

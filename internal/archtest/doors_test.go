@@ -54,7 +54,7 @@ const doors = `
 	once:               baton driver driver/check
 	once/*:             baton driver driver/check once once/internal/*
 	once/internal/calls: baton driver driver/check once once/internal/front
-	once/internal/front: once
+	once/internal/front: driver once
 	guard:              driver driver/check
 	election:           baton driver
 	ratelimit/joblimit: baton driver ratelimit

@@ -454,7 +454,7 @@ func TestForgottenMeanwhile(t *testing.T) {
 			if _, err := store.FindRecord(r.Context(), "http/eve/k"); errors.Is(err, driver.ErrNoRecord) {
 				break
 			}
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // no event tells that a record is forgotten
 		}
 		fmt.Fprint(w, "done")
 	})))

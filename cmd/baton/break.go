@@ -41,7 +41,8 @@ with --yes alone it breaks what holds now.
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		key := args[0]
 		interactive := term.IsTerminal(int(a.stdin.Fd())) && term.IsTerminal(int(a.stderr.Fd()))
-		if !yes && len(grants) == 0 && !interactive {
+		asks := !yes && len(grants) == 0
+		if asks && !interactive {
 			return usage("breaking a lock needs --yes where there is no terminal to ask on")
 		}
 		locks, store, err := a.open(ctx, baton.Config{}, outlives)
@@ -59,7 +60,7 @@ with --yes alone it breaks what holds now.
 				a.say("%q is free: there is nothing to break", safe(key))
 				return nil
 			}
-			if len(grants) > 0 || yes {
+			if !asks {
 				break
 			}
 			a.complain("%s", describe(heldBy(info)))

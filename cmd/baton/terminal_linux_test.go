@@ -355,7 +355,7 @@ func TestTerminalProgress(t *testing.T) {
 	awaitText(t, term.file("pid"), "")
 	term.typed("baton run k -- helper exit 5\n")
 	term.shows(`waiting for "k" \(0s\): held by \S+:\d+ `)
-	term.shows(`waiting for "k" \(\d+s\): held by [^\r]+, we are next`)
+	term.shows(`waiting for "k" \(\d+s\): held by \S+:\d+ helper for [^\r]+, we are`)
 	if err := os.WriteFile(term.file("go"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -145,6 +145,7 @@ func (s deafStore) Acquire(ctx context.Context, r driver.Request) (driver.Grant,
 func (s deafStore) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) []driver.Renewal {
 	return s.mem.Renew(ctx, c, ttl)
 }
+
 func (s deafStore) Release(ctx context.Context, c driver.Claim) error { return s.mem.Release(ctx, c) }
 func (s deafStore) Traits() driver.Traits                             { return s.mem.Traits() }
 

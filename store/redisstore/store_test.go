@@ -38,8 +38,8 @@ func TestUnsafeServersAreRefused(t *testing.T) {
 	take(t, s, claimOf(l.key, "a"), time.Minute, false)
 
 	_, err = Open(t.Context(), Server{Addrs: []string{l.server.Addr}, Username: "worker", Password: "wrong-canary"}, Config{})
-	if !errors.Is(err, driver.ErrUnavailable) || strings.Contains(err.Error(), "canary") {
-		t.Errorf("with a wrong password: %v, want driver.ErrUnavailable without the password", err)
+	if !errors.Is(err, driver.ErrDenied) || strings.Contains(err.Error(), "canary") {
+		t.Errorf("with a wrong password: %v, want driver.ErrDenied without the password", err)
 	}
 
 	l.do("REPLICAOF", "127.0.0.1", "1")

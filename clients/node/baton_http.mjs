@@ -36,12 +36,13 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
 
 // Makes a call that ends something at each server, once within the time that remains, until one has answered.
 async function end(urls, access, call, until, fields) {
+  const began = now();
   let before;
   for (let left = urls.length; left > 0; left--) {
     try {
       return await ask(urls, access, call, fields, Math.min(5000, Math.max(1000, (until - now()) / left)));
     } catch (e) {
-      if (before && e.code === "not_found") return; // the server before has done it
+      if (e.code === "not_found" && (before || (began < until && until <= now()))) return; // the server before has done it, or it has expired since this began
       if (!passing.includes(e.code)) throw e;
       before = e;
     }

@@ -53,13 +53,14 @@ def ask(urls: list[str], access: Optional[str], call: str, wait: float = 0, pati
 def end(urls: list[str], access: Optional[str], call: str, until: float, **fields: Any) -> None:
     """Make a call that ends something at each server, once within the time that remains, until one has answered."""
     before: Optional[baton.Error] = None
+    began = now()
     for left in range(len(urls), 0, -1):
         try:
             ask(urls, access, call, patience=min(5, max(1, (until - now()) / left)), **fields)
             return
         except baton.Error as e:
-            if before and e.args[0] == "not_found":
-                return  # the server before has done it
+            if e.args[0] == "not_found" and (before or began < until <= now()):
+                return  # the server before has done it, or it has expired since this began
             before = e
             if e.args[0] not in PASSING:
                 raise

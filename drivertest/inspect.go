@@ -305,6 +305,10 @@ var inspectCases = []testCase{
 				a.leave()
 			}
 			a := t.writer(0, "k").hold()
+			for _, none := range []string{"", "\x00", "\xff", "*", "%", "');", "a\nb", strings.Repeat("g", 5000)} { // people and programs send them
+				t.breakKey("k", 0, none)
+			}
+			a.mustBe(driver.Held)
 			t.breakKey("k", 1, before[0], t.grantOf(a))
 			a.mustBe(driver.Lost)
 			t.free("k")

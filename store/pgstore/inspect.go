@@ -105,8 +105,12 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended 
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
+	meant := make([]string, len(grants))
+	for i, g := range grants {
+		meant[i] = driver.Printable(g) // else it may be no text of PostgreSQL's, and is that of no claim
+	}
 	var broken, granted string
-	if err := s.row(ctx, breakSQL, []any{[]byte(key), grants}, &ended, &broken, &granted); err != nil {
+	if err := s.row(ctx, breakSQL, []any{[]byte(key), meant}, &ended, &broken, &granted); err != nil {
 		return 0, err
 	}
 	for _, f := range fields(broken) {

@@ -28,6 +28,7 @@ type asking struct {
 	ownTTL  bool // --ttl was given
 	most    int  // --max-waiting; 0: any number
 	newest  bool
+	waiters *baton.Locker // with newest: for the locks of waiters
 
 	options []baton.Option // after check
 	waits   bool           // after check: --wait was given
@@ -172,7 +173,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 		announced = a.announce(waiting, locks, key, owner, held, err)
 	}
 	if k.newest {
-		lease, err = awaitNewest(waiting, locks, key, k.options)
+		lease, err = awaitNewest(waiting, k.waiters, locks, key, k.ttl, k.options)
 	} else {
 		lease, err = locks.Lock(waiting, key, k.options...)
 	}

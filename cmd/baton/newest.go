@@ -17,8 +17,8 @@ const newestPrefix = "@newest/"
 // awaitNewest waits for key until a newer waiter comes, which breaks the lock of this one
 // below newestPrefix. If the key is granted just then, the store decides: either this
 // waiter's Unlock came first and it has the key, or the break did and it gives the key back.
-func awaitNewest(ctx context.Context, locks *baton.Locker, key string, options []baton.Option) (*baton.Lease, error) {
-	own, err := becomeNewest(ctx, locks, newestPrefix+key)
+func awaitNewest(ctx context.Context, waiters, locks *baton.Locker, key string, ttl time.Duration, options []baton.Option) (*baton.Lease, error) {
+	own, err := becomeNewest(ctx, waiters, newestPrefix+key, ttl)
 	if err != nil {
 		return nil, err
 	}
@@ -36,30 +36,44 @@ func awaitNewest(ctx context.Context, locks *baton.Locker, key string, options [
 	return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q was not acquired: a newer waiter came", safe(key))}
 }
 
-// becomeNewest takes the lock of the waiter that is the newest so far.
-func becomeNewest(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
-	for {
-		lease, err := locks.TryLock(ctx, key)
-		if !errors.Is(err, baton.ErrHeld) {
+// becomeNewest takes the lock of the waiter that is the newest so far. A store that is out of
+// reach is tried again for as long as Lock does.
+func becomeNewest(ctx context.Context, locks *baton.Locker, key string, ttl time.Duration) (*baton.Lease, error) {
+	for answered := time.Now(); ; {
+		lease, err := tryNewest(ctx, locks, key)
+		away := errors.Is(err, baton.ErrUnavailable) || errors.Is(err, baton.ErrUnknown)
+		if lease != nil || err != nil && (!away || time.Since(answered) > max(ttl, 5*time.Second)) {
 			return lease, err
 		}
-		info, err := locks.Inspect(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		var grants []string
-		for _, h := range info.Holders {
-			grants = append(grants, h.Grant)
-		}
-		if len(grants) > 0 {
-			if _, err := locks.Break(ctx, key, grants...); err != nil {
-				return nil, err
-			}
+		pause := 500 * time.Millisecond
+		if !away {
+			answered, pause = time.Now(), 20*time.Millisecond
 		}
 		select { // several may come at once, and on Redlock share the nodes
-		case <-time.After(rand.N(20 * time.Millisecond)):
+		case <-time.After(rand.N(pause)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// tryNewest takes the lock, or ends the grant of the waiter that has it: then it returns
+// neither a lease nor an error.
+func tryNewest(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
+	lease, err := locks.TryLock(ctx, key)
+	if !errors.Is(err, baton.ErrHeld) {
+		return lease, err
+	}
+	info, err := locks.Inspect(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	var grants []string
+	for _, h := range info.Holders {
+		grants = append(grants, h.Grant)
+	}
+	if len(grants) > 0 { // none is all
+		_, err = locks.Break(ctx, key, grants...)
+	}
+	return nil, err
 }

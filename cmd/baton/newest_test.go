@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/batontest"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/memstore"
 	"github.com/batonhq/baton/store/redlock"
@@ -57,7 +58,7 @@ func TestNewestOfMany(t *testing.T) {
 					l := locker("waiter") // of one name, as nightly jobs are
 					wg.Go(func() {
 						time.Sleep(time.Duration(i%4) * 100 * time.Millisecond) // in pairs
-						lease, err := awaitNewest(ctx, l, "k", nil)
+						lease, err := awaitNewest(ctx, l, l, "k", 3*time.Second, nil)
 						mu.Lock()
 						defer mu.Unlock()
 						var given *exit
@@ -110,7 +111,7 @@ func TestNewestGrantedTooLate(t *testing.T) {
 		}
 		result := make(chan error, 1)
 		go func() {
-			lease, err := awaitNewest(t.Context(), older, "k", nil)
+			lease, err := awaitNewest(t.Context(), older, older, "k", 3*time.Second, nil)
 			if lease != nil {
 				_ = lease.Unlock()
 			}
@@ -133,6 +134,51 @@ func TestNewestGrantedTooLate(t *testing.T) {
 			_ = lease.Unlock()
 		}
 	})
+}
+
+// A store that is out of reach while a waiter becomes the newest is tried again, as Lock does.
+func TestNewestWhileTheStoreIsAway(t *testing.T) {
+	for _, op := range []batontest.Op{batontest.Acquire, batontest.Inspect, batontest.Break} {
+		t.Run(string(op), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := batontest.New(t)
+				release := store.Hold("k", "holder")
+				older := store.Hold(newestPrefix+"k", "older")
+				locks, err := baton.New(store, baton.Config{TTL: 3 * time.Second})
+				if err != nil {
+					t.Fatal(err)
+				}
+				away := store.Fail(op, driver.ErrUnavailable)
+				result := make(chan error, 1)
+				go func() {
+					lease, err := awaitNewest(t.Context(), locks, locks, "k", 3*time.Second, nil)
+					if lease != nil {
+						err = lease.Unlock()
+					}
+					result <- err
+				}()
+				time.Sleep(4 * time.Second)
+				away.Stop()
+				store.AwaitWaiters("k", 1)
+				older()
+				release()
+				if err := <-result; err != nil {
+					t.Error(err)
+				}
+
+				release = store.Hold("k", "holder")
+				older = store.Hold(newestPrefix+"k", "older")
+				away = store.Fail(op, driver.ErrUnavailable)
+				began := time.Now()
+				if _, err := awaitNewest(t.Context(), locks, locks, "k", 3*time.Second, nil); !errors.Is(err, baton.ErrUnavailable) || time.Since(began) > 10*time.Second {
+					t.Errorf("of a store that stays away it says %v after %v", err, time.Since(began))
+				}
+				away.Stop()
+				older()
+				release()
+			})
+		})
+	}
 }
 
 // A deafStore is a store without hints.

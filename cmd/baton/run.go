@@ -183,6 +183,11 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	defer shut(store)
+	if r.newest { // to give way to a newer waiter is no loss: no log, metric or alert is to call it one
+		if r.waiters, err = baton.New(store, r.config(owner)); err != nil {
+			return err
+		}
+	}
 	if !store.Traits().Processes {
 		a.complain("store %s is not shared with other processes: this lock keeps no other process out", store.Traits().Store)
 	}

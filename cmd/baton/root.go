@@ -355,14 +355,14 @@ func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener fun
 // again opens a store until that has succeeded, or another try does not help, or the
 // patience has ended, or a signal asks to stop waiting.
 func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.Duration, open func(context.Context) (S, error)) (store S, err error) {
-	began := time.Now()
-	try := func(ctx context.Context) (S, error) {
-		ctx, cancel := context.WithTimeout(ctx, max(openTimeout, least))
+	began, longest := time.Now(), max(openTimeout, least)
+	try := func(ctx context.Context, within time.Duration) (S, error) {
+		ctx, cancel := context.WithTimeout(ctx, within)
 		defer cancel()
 		return open(ctx)
 	}
 	if !p.tries {
-		return try(ctx)
+		return try(ctx, longest)
 	}
 	if p.wait != nil {
 		least = max(least, *p.wait)
@@ -381,7 +381,11 @@ func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.D
 		}()
 	}
 	for first := true; ; first = false {
-		store, err = try(ctx)
+		within := longest
+		if p.wait != nil { // a server that is slow, and not away, needs some time
+			within = min(within, max(least-time.Since(began), time.Second))
+		}
+		store, err = try(ctx, within)
 		switch passed := time.Since(began); {
 		case ctx.Err() != nil:
 			if err == nil {

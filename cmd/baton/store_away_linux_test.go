@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -229,5 +232,19 @@ func TestServingOutlivesTheStore(t *testing.T) {
 				t.Fatalf("%s has not found the new server", what)
 			}
 		}
+	}
+}
+
+// A server that takes connections and does not answer keeps a command for no longer than
+// its wait, and a little.
+func TestWaitEndsATryToOpen(t *testing.T) {
+	t.Parallel()
+	wait, began := 50*time.Millisecond, time.Now()
+	_, err := again(t.Context(), &app{stderr: os.Stderr}, openWait{tries: true, wait: &wait}, time.Millisecond, func(ctx context.Context) (driver.Store, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	})
+	if took := time.Since(began); err == nil || took > openTimeout/2 {
+		t.Errorf("after %v: %v", took, err)
 	}
 }

@@ -44,6 +44,8 @@ type Store struct {
 	sweep    sweeper
 	limits   limiter
 	left     *sqlstore.Abandoned // attempts to acquire
+
+	moved atomic.Pointer[time.Time] // when leave last closed the connections
 }
 
 var (
@@ -312,9 +314,18 @@ func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, arg
 	return failure(ctx, err)
 }
 
+// settling is how long a pool of the store's own keeps the connections that replace those
+// to a wrong server: a fail-over takes a while, and a server is not asked for a connection
+// with each request.
+const settling = time.Second
+
 // leave closes the connection that has led to the wrong server, and all others of the
 // store's own pools.
 func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
+	now, last := time.Now(), s.moved.Load()
+	if s.owned && (last != nil && now.Sub(*last) < settling || !s.moved.CompareAndSwap(last, &now)) {
+		return
+	}
 	_ = conn.Conn().Close(ctx)
 	s.renewing.Reset()
 	if s.owned {

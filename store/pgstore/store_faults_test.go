@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -286,4 +287,50 @@ func TestClosedPool(t *testing.T) {
 	_, url := database(t)
 	pool := newPool(t, url)
 	drivertest.ClosedClient(t, openOn(t, pool), pool.Close)
+}
+
+// A server that stays read-only is not asked for a connection with each request.
+func TestReadOnlyServerKeepsConnections(t *testing.T) {
+	t.Parallel()
+	server := testserver.SharedPostgres(t)
+	name := server.Database(t)
+	s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}, User: "postgres", Database: name}, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	query := func(sql string) string {
+		t.Helper()
+		out, err := server.Query("postgres", sql)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	query(`ALTER DATABASE ` + name + ` SET default_transaction_read_only = on`)
+	query(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '` + name + `'`)
+	sessions := func() int {
+		t.Helper()
+		n, err := strconv.Atoi(strings.TrimSpace(query(`SELECT sessions FROM pg_stat_database WHERE datname = '` + name + `'`)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for { // the connections before have ended
+		if _, err := s.Acquire(t.Context(), writer("k")); isCode(err, readOnly) {
+			break
+		}
+	}
+	began, before := time.Now(), sessions()
+	const requests = 60
+	for range requests {
+		if _, err := s.Acquire(t.Context(), writer("k")); !errors.Is(err, driver.ErrUnavailable) {
+			t.Fatal(err)
+		}
+	}
+	made, took := sessions()-before, time.Since(began)
+	if most := 10 * int(1+took/settling); made > most && most < requests {
+		t.Errorf("%d connections for %d requests within %v", made, requests, took)
+	}
 }

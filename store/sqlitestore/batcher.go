@@ -239,10 +239,7 @@ func (s *Store) alone() (o *op, err error) {
 // its own.
 func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	errs = make([]error, len(batch))
-	err, outcome := s.attempt(batch)
-	if code(err) == sqlite3.SQLITE_FULL && s.makeRoom() {
-		err, outcome = s.transaction(batch)
-	}
+	err, outcome := s.inRoom(batch, s.attempt)
 	if err == nil {
 		return errs, s.tx.fx
 	}
@@ -253,7 +250,7 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 		return errs, fx
 	}
 	for i := range batch {
-		if err, outcome = s.transaction(batch[i : i+1]); err != nil {
+		if err, outcome = s.inRoom(batch[i:i+1], s.transaction); err != nil {
 			errs[i] = s.failure(err, outcome)
 			continue
 		}
@@ -261,6 +258,19 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 		fx.Broken = append(fx.Broken, s.tx.fx.Broken...)
 	}
 	return errs, fx
+}
+
+// inRoom makes room for the batch if the first try says that the database or the disk is
+// full.
+func (s *Store) inRoom(batch []*op, first func([]*op) (err, outcome error)) (err, outcome error) {
+	err, outcome = first(batch)
+	retry, grows := true, true
+	for bytes := min(max(1<<16, s.size/8), 1<<20); code(err) == sqlite3.SQLITE_FULL && retry && grows && bytes <= 1<<24; bytes <<= 4 {
+		if retry, grows = s.makeRoom(bytes); retry {
+			err, outcome = s.transaction(batch)
+		}
+	}
+	return err, outcome
 }
 
 // transaction is attempt in a transaction that it begins.

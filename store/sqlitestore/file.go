@@ -197,6 +197,9 @@ func (s *Store) connect(opening context.Context) error {
 	if err := s.migrate(opening); err != nil {
 		return err
 	}
+	if _, err := s.conn.ExecContext(ctx, limitSize); err != nil {
+		return err
+	}
 	s.tx.s = s
 	// From now on begin waits by itself, where it sees that callers give up.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
@@ -255,11 +258,10 @@ func (s *Store) check() error {
 		if boot != want {
 			return &FileError{Path: s.path, Problem: ErrOtherMachine}
 		}
-		var size int64
-		if err := s.row(stSize).Scan(&size); err != nil {
+		if err := s.row(stSize).Scan(&s.size); err != nil {
 			return err
 		}
-		s.outgrown = size > now.Size()
+		s.outgrown = s.size > now.Size()
 		s.checked = at
 	}
 	return nil

@@ -2,6 +2,7 @@ package sqlitestore
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 )
@@ -9,24 +10,26 @@ import (
 // On a disk that is full the log cannot grow, but what is held needs no space: to renew and
 // to release it changes rows that exist. So the log is copied into the database, and begins
 // again in the space that it has. That works if all pages of the log exist in the
-// database. So they are copied there soon after the database has grown, and when the disk
-// is full the database gets no new pages until there is space again: what needs them, such
-// as locks on new keys, is refused.
+// database. So the database gets new pages only where there is space for them, and they are
+// copied there soon. What needs more, such as locks on new keys, is refused.
 
-// spare is how much space there must be for the database to get new pages.
-const spare = 1 << 16
+// limitSize limits the database to the pages that it has: SQLite takes no less.
+const limitSize = "PRAGMA max_page_count = 1"
 
-// makeRoom restarts the log, between transactions, and decides whether the database may get
-// new pages. It reports whether there may be room now.
-func (s *Store) makeRoom() bool {
+// makeRoom restarts the log, between transactions, and lets the database grow by some bytes
+// if there is space for them. retry says that there may be room now.
+func (s *Store) makeRoom(bytes int64) (retry, grows bool) {
 	ctx := context.Background()
 	_, err := s.conn.ExecContext(ctx, "PRAGMA wal_checkpoint(RESTART)")
-	most := "1" // the least that SQLite takes is the number of pages that there are
-	if s.asOwner(s.findSpace) == nil {
-		most = "4294967294"
+	limit := limitSize
+	if err == nil && s.asOwner(func() error { return s.findSpace(bytes) }) == nil {
+		var pages int64
+		err = s.conn.QueryRowContext(ctx, "SELECT page_count + ?/page_size FROM pragma_page_count, pragma_page_size", bytes).Scan(&pages)
+		limit = fmt.Sprintf("PRAGMA max_page_count = %d", pages)
+		s.outgrown, grows = true, true
 	}
-	_, failed := s.conn.ExecContext(ctx, "PRAGMA max_page_count = "+most)
-	return err == nil && failed == nil
+	_, failed := s.conn.ExecContext(ctx, limit)
+	return err == nil && failed == nil, grows
 }
 
 // keepRoom copies the log, between transactions, into a database that has outgrown its
@@ -38,14 +41,15 @@ func (s *Store) keepRoom() {
 	}
 }
 
-// findSpace writes a file as large as spare beside the database, and removes it.
-func (s *Store) findSpace() error {
+// findSpace writes so many bytes beside the database, and removes them.
+func (s *Store) findSpace(bytes int64) error {
 	f, err := os.CreateTemp(filepath.Dir(s.path), ".baton-space-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name())
+	defer os.Remove(f.Name()) // where an open file cannot be removed
 	defer f.Close()
-	_, err = f.Write(make([]byte, spare))
+	_ = os.Remove(f.Name())
+	_, err = f.Write(make([]byte, bytes))
 	return err
 }

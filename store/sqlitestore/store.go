@@ -50,7 +50,8 @@ type Store struct {
 	limits  limiter
 	checked int64 // when the machine was last compared, on the store's clock
 
-	outgrown bool // the database has pages that are only in the log: see keepRoom
+	size     int64 // of the database in bytes, when the machine was last compared
+	outgrown bool  // the database has pages that are only in the log: see keepRoom
 }
 
 var (

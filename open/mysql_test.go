@@ -85,7 +85,7 @@ func TestMySQLURLsRefused(t *testing.T) {
 		got, err := readMySQL(t, url)
 		if err == nil {
 			t.Errorf("%s: accepted as %+v", url, got)
-		} else if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), want) {
+		} else if !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %q, want it to contain %q", url, err, want)
 		}
 	}
@@ -120,7 +120,7 @@ func TestMySQLOpens(t *testing.T) {
 		if err == nil {
 			store.Close()
 			t.Errorf("%s: opened", url)
-		} else if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hush") {
+		} else if !errors.Is(err, driver.ErrDenied) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hush") {
 			t.Errorf("%s: error %q, want it to contain %q and no password", url, err, want)
 		}
 	}

@@ -183,8 +183,8 @@ func TestEveryRequestIsTold(t *testing.T) {
 		if err := overrider.SetOverride(ctx, limits.Override{Key: "l", N: 2}, time.Minute); err != nil {
 			t.Error(err)
 		}
-		if err := overrider.SetOverride(ctx, limits.Override{Key: "l"}, time.Minute); err == nil {
-			t.Error("an override of nothing")
+		if err := overrider.SetOverride(ctx, limits.Override{Key: "l", N: -1}, time.Minute); err == nil {
+			t.Error("an override of less than nothing")
 		}
 		must[[]limits.Override](t)(overrider.Overrides(ctx))
 		alone := observe.Limits(struct {

@@ -146,7 +146,7 @@ func testServers(t *testing.T, store string, l language) {
 		case "Renew":
 			w.WriteHeader(http.StatusServiceUnavailable)
 		case "Release":
-			time.Sleep(time.Until(*due.Load()))
+			time.Sleep(time.Until(*due.Load())) // the server is slow
 			w.WriteHeader(http.StatusNotFound)
 			fmt.Fprint(w, `{"code":"not_found","message":"there is no such lock"}`)
 		}

@@ -42,13 +42,15 @@ func TestFullDiskWithCallers(t *testing.T) {
 			leases = append(leases, lease)
 		}
 	}
-	for { // until renewals have copied the log into the database
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) { // until renewals have copied the log into the database
 		if now, err := os.Stat(path); err != nil {
 			t.Fatal(err)
 		} else if now.Size() > 10*4096 {
 			break
 		}
-		time.Sleep(10 * time.Millisecond)
+		if time.Now().After(end) {
+			t.Fatal("renewals have not copied the log into the database")
+		}
 	}
 	empty := fill(t, filepath.Dir(path))
 	var refused atomic.Int64

@@ -61,7 +61,7 @@ type operation struct {
 	n       lockNames
 	id      string
 	acquire bool
-	args    [2]string // the lock's value and the ttl in ms; or how the value begins, and ""
+	args    [3]string // the lock's value before the token, the ttl in ms, and the value after it; or how it begins
 	keys    [4]string // memory for a call for it alone
 	ask     question  // of a decision
 
@@ -301,12 +301,12 @@ func (s *Store) single(ctx context.Context, o *operation) (any, error) {
 // several runs acquires and releases in one call.
 func (s *Store) several(ctx context.Context, batch []*operation) {
 	keys := append(make([]string, 0, 2+2*len(batch)), s.names.counter, s.names.high)
-	args := make([]string, 0, 2*len(batch))
+	args := make([]string, 0, len(operation{}.args)*len(batch))
 	locks := make([]string, len(batch))
 	for i, o := range batch {
 		locks[i] = o.n.lock
 		keys = append(keys, o.n.lock, o.n.queue())
-		args = append(args, o.args[0], o.args[1])
+		args = append(args, o.args[:]...)
 	}
 	answer, err := s.runCall(ctx, wire.Call{Script: combinedScript, Keys: keys, Args: args, Locks: locks})
 	answers := list(answer)

@@ -49,7 +49,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
 	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.Has(n.lock) {
-		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [2]string{value(r.ID) + r.Owner, millis(r.TTL)}})
+		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [3]string{value(r.ID), millis(r.TTL), ":" + r.Owner}})
 		if err != nil {
 			s.unresolved.attempted(r.ID, false, err)
 			return driver.Grant{}, err
@@ -164,7 +164,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 	if knownHeld(c) {
 		held = "h"
 		if c.Exclusive() {
-			answer, err := s.batcher.do(ctx, &operation{n: n, id: c.ID, args: [2]string{value(c.ID)}})
+			answer, err := s.batcher.do(ctx, &operation{n: n, id: c.ID, args: [3]string{value(c.ID)}})
 			if err != nil {
 				return s.endAlone(ctx, n, c, err)
 			}

@@ -3,7 +3,7 @@
 -- combined.lua. This file comes before all functions, as enqueue.lua does.
 --
 -- KEYS  1 lock  2 T  3 H  4 queue
--- ARGV  1 the lock's value without the token: "b1:<id>:<owner>"  2 ttl, ms
+-- ARGV  1 the lock's value before the token: "b1:<id>:"  2 ttl, ms  3 after it: ":<owner>"
 -- Answers the token, or -1: not handled here.
 
 local n
@@ -14,9 +14,8 @@ do
 	end
 	n = call('INCR', KEYS[2])
 	if n >= 1e15 and n % 131072 ~= 0 then
-		local value = ARGV[1]
-		local at = string.find(value, ':', 4, true)
-		call('SET', KEYS[1], string.sub(value, 1, at) .. string.format('%.0f', n) .. string.sub(value, at), 'PX', ARGV[2])
+		-- The server tells its digits sooner than Lua prints them.
+		call('SET', KEYS[1], ARGV[1] .. call('GET', KEYS[2]) .. ARGV[3], 'PX', ARGV[2])
 		return n
 	end
 end

@@ -2,5 +2,5 @@
 -- or used up.
 
 n = reseed(KEYS[2], KEYS[3], n)
-redis.call('SET', KEYS[1], withToken(ARGV[1], n), 'PX', ARGV[2])
+redis.call('SET', KEYS[1], ARGV[1] .. num(n) .. ARGV[3], 'PX', ARGV[2])
 return n

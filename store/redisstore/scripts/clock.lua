@@ -58,9 +58,3 @@ local function tick(T, H)
 	end
 	return n
 end
-
--- withToken puts a token into the value of a lock, "b1:<id>:<owner>".
-local function withToken(value, token)
-	local at = string.find(value, ':', 4, true)
-	return string.sub(value, 1, at) .. num(token) .. string.sub(value, at)
-end

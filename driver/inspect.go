@@ -36,6 +36,15 @@ type KeyInfo struct {
 	Waiters []WaiterInfo // in the order of the queue
 }
 
+// Grants are those of the holders: Break with them ends no later grant. None is all to
+// Break, so ask whether there are holders first.
+func (i KeyInfo) Grants() (all []string) {
+	for _, h := range i.Holders {
+		all = append(all, h.Grant)
+	}
+	return all
+}
+
 // HolderInfo is one holder. Ages and remaining times are by the store's clock.
 type HolderInfo struct {
 	Owner     string

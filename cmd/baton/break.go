@@ -72,10 +72,7 @@ with --yes alone it breaks what holds now.
 			// The user may have taken long to answer, and has agreed only to these
 			// holders.
 			asked := info.Holders
-			grants = grants[:0]
-			for _, h := range asked {
-				grants = append(grants, h.Grant)
-			}
+			grants = info.Grants()
 			if info, err = locks.Inspect(ctx, key); err != nil {
 				return err
 			}

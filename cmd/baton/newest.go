@@ -68,12 +68,8 @@ func tryNewest(ctx context.Context, locks *baton.Locker, key string) (*baton.Lea
 	if err != nil {
 		return nil, err
 	}
-	var grants []string
-	for _, h := range info.Holders {
-		grants = append(grants, h.Grant)
-	}
-	if len(grants) > 0 { // none is all
-		_, err = locks.Break(ctx, key, grants...)
+	if len(info.Holders) > 0 {
+		_, err = locks.Break(ctx, key, info.Grants()...)
 	}
 	return nil, err
 }

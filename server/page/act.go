@@ -45,14 +45,14 @@ type done struct {
 
 // begin reads an act, and finds the holders of its lock. If the act cannot be done it has
 // answered, and ok is false.
-func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request) (a act, who Caller, holders []driver.HolderInfo, ok bool) {
+func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request) (a act, who Caller, info driver.KeyInfo, ok bool) {
 	if who, ok = p.read(w, r, &a); !ok {
-		return a, who, nil, false
+		return a, who, info, false
 	}
 	a.Reason = strings.TrimSpace(a.Reason)
 	if reason := badReason(a.Reason); reason != "" {
 		refuse(w, http.StatusBadRequest, "reason", "the reason "+reason)
-		return a, who, nil, false
+		return a, who, info, false
 	}
 	err := who.May(VerbList, a.Key)
 	if err == nil {
@@ -61,18 +61,18 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 	if err != nil {
 		p.about(a, who, r).Warn("a caller of the page was denied", "path", r.URL.Path, "error", err.Error())
 		refuse(w, http.StatusForbidden, "denied", err.Error())
-		return a, who, nil, false
+		return a, who, info, false
 	}
-	info, err := p.cfg.Locks.Inspect(ctx, a.Key)
+	info, err = p.cfg.Locks.Inspect(ctx, a.Key)
 	switch {
 	case err != nil:
 		p.fail(w, r, a, who, err)
-		return a, who, nil, false
+		return a, who, info, false
 	case len(info.Holders) == 0:
 		refuse(w, http.StatusConflict, "free", "nobody holds the lock")
-		return a, who, nil, false
+		return a, who, info, false
 	}
-	return a, who, info.Holders, true
+	return a, who, info, true
 }
 
 // about is the Logger for lines about an act.
@@ -117,21 +117,17 @@ func refuseChanged(w http.ResponseWriter) {
 func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTimeout)
 	defer cancel()
-	a, who, holders, ok := p.begin(ctx, w, r)
+	a, who, info, ok := p.begin(ctx, w, r)
 	if !ok {
 		return
 	}
-	if !agreed(a.Grants, holders) {
+	if !agreed(a.Grants, info.Holders) {
 		refuseChanged(w)
 		return
 	}
 	log := p.about(a, who, r)
 	log.Info("a lock is to be broken") // it may be, also if this process ends now
-	var grants []string
-	for _, h := range holders {
-		grants = append(grants, h.Grant)
-	}
-	n, err := p.cfg.Locks.Break(ctx, a.Key, grants...)
+	n, err := p.cfg.Locks.Break(ctx, a.Key, info.Grants()...)
 	p.poll.touch(a.Key)
 	switch {
 	case err != nil:
@@ -166,11 +162,11 @@ func agreed(saw []string, holders []driver.HolderInfo) bool {
 func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
 	defer cancel()
-	a, who, holders, ok := p.begin(ctx, w, r)
+	a, who, info, ok := p.begin(ctx, w, r)
 	if !ok {
 		return
 	}
-	if len(a.Grants) > 0 && !agreed(a.Grants, holders) {
+	if len(a.Grants) > 0 && !agreed(a.Grants, info.Holders) {
 		refuseChanged(w)
 		return
 	}
@@ -185,15 +181,15 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 		p.fail(w, r, a, who, err)
 		return
 	}
-	p.about(a, who, r).Info("the holders of a lock were asked to release it", "holders", len(holders))
+	p.about(a, who, r).Info("the holders of a lock were asked to release it", "holders", len(info.Holders))
 	p.cfg.Recent.add(event{What: "asked", named: named{Key: a.Key}, Error: because(a, who)})
 	go func() {
 		defer ended()
-		p.awaitRelease(lease, a.Key, holders)
+		p.awaitRelease(lease, a.Key, info.Holders)
 		_ = lease.Unlock() // what cannot be released ends with its TTL
 		p.poll.touch(a.Key)
 	}()
-	answer(w, done{len(holders)})
+	answer(w, done{len(info.Holders)})
 }
 
 // awaitRelease returns when none of the holders has the lock any more, or the request is

@@ -17,16 +17,13 @@ import (
 )
 
 // grants are those of the holders that a person sees.
-func (s *site) grants(t *testing.T, key string) (all []string) {
+func (s *site) grants(t *testing.T, key string) []string {
 	t.Helper()
 	info, err := s.others.Inspect(t.Context(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range info.Holders {
-		all = append(all, h.Grant)
-	}
-	return all
+	return info.Grants()
 }
 
 // A holder that has the owner of the one that was seen, and no token to tell it by, is not

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"os"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -91,7 +90,7 @@ func (c *Config) complete(traits driver.Traits) error {
 		c.Margin = leasemath.Margin(c.TTL)
 	}
 	if c.Owner == "" {
-		c.Owner = defaultOwner()
+		c.Owner = check.DefaultOwner()
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -127,14 +126,6 @@ func (c *Config) complete(traits driver.Traits) error {
 
 func leastMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/100, 10*time.Millisecond), ttl/2)
-}
-
-func defaultOwner() string {
-	program, err := os.Executable()
-	if err != nil {
-		program = ""
-	}
-	return check.Owner(os.Getpid(), program)
 }
 
 // newTerms are the terms of a complete Config.

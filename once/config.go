@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -58,11 +57,7 @@ func (c *Config) complete() error {
 		c.Failure = error.Error
 	}
 	if c.Lock.Owner == "" {
-		host, err := os.Hostname()
-		if err != nil {
-			host = "unknown"
-		}
-		c.Lock.Owner = fmt.Sprintf("%.100s:%d", host, os.Getpid())
+		c.Lock.Owner = check.DefaultOwner()
 	}
 	if c.Lock.Logger == nil {
 		c.Lock.Logger = slog.New(slog.DiscardHandler)

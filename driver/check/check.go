@@ -225,6 +225,15 @@ func bad(key, field, reason string) error {
 	return &driver.RequestError{Key: key, Field: field, Reason: reason}
 }
 
+// DefaultOwner is the Owner of this process.
+func DefaultOwner() string {
+	program, err := os.Executable()
+	if err != nil {
+		program = ""
+	}
+	return Owner(os.Getpid(), program)
+}
+
 // Owner is the name to show for a process and the program that it runs, "" if that is not
 // known: host:pid program. Arguments of the program are left out, because they may be
 // secret.

@@ -8,7 +8,6 @@ import (
 	"hash/maphash"
 	"iter"
 	"log/slog"
-	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -305,27 +304,11 @@ func (l *Locker) termsOf(a *ask) (*acquire.Terms, error) {
 func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	c, _ := ctx.Value(nestKey{}).(*leaseContext)
 	for ; c != nil; c = c.outer {
-		if c.lease.Key() == key && sameStore(c.lease.keeper.locker.store, l.store) {
+		if c.lease.Key() == key && driver.SameStore(c.lease.keeper.locker.store, l.store) {
 			return c.lease
 		}
 	}
 	return nil
-}
-
-// sameStore reports whether two Lockers have the same store, whatever wraps it.
-func sameStore(a, b driver.Locks) bool {
-	a, b = unwrapped(a), unwrapped(b)
-	return reflect.TypeOf(a).Comparable() && a == b
-}
-
-func unwrapped(l driver.Locks) driver.Locks {
-	for {
-		wrapping, wraps := l.(interface{ Unwrap() driver.Locks })
-		if !wraps {
-			return l
-		}
-		l = wrapping.Unwrap()
-	}
 }
 
 // acquire waits in the local queue, then requests the lock from the store.

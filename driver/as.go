@@ -1,5 +1,7 @@
 package driver
 
+import "reflect"
+
 // As returns the first among l and the stores that it wraps that has the ability T,
 // which is one of the interfaces of this package or another one that stores may
 // implement.
@@ -24,11 +26,31 @@ func As[T any](l Locks) (ability T, ok bool) {
 		if wrapper, has := l.(interface{ As(target any) bool }); has && wrapper.As(&ability) {
 			return ability, true
 		}
-		wrapping, wraps := l.(interface{ Unwrap() Locks })
-		if !wraps {
-			break
-		}
-		l = wrapping.Unwrap()
+		l = unwrap(l)
 	}
 	return ability, false
+}
+
+// SameStore reports whether a and b are one store, which others may wrap.
+func SameStore(a, b Locks) bool {
+	a, b = innermost(a), innermost(b)
+	return reflect.TypeOf(a).Comparable() && a == b
+}
+
+func innermost(l Locks) Locks {
+	for {
+		inner := unwrap(l)
+		if inner == nil {
+			return l
+		}
+		l = inner
+	}
+}
+
+// unwrap returns the store that l wraps, nil if it wraps none.
+func unwrap(l Locks) Locks {
+	if wrapping, wraps := l.(interface{ Unwrap() Locks }); wraps {
+		return wrapping.Unwrap()
+	}
+	return nil
 }

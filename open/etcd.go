@@ -44,7 +44,7 @@ func (a *address) etcd() (*etcdTarget, error) {
 		}
 		t.password = password
 	}
-	t.connectTimeout = p.duration("connect-timeout", 5*time.Second)
+	t.connectTimeout = p.connectTimeout(a.scheme)
 	t.tls = p.tls(a.scheme == "etcds")
 	if err := p.finish(); err != nil {
 		return nil, err

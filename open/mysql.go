@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/mysqlstore"
@@ -35,7 +34,7 @@ func (a *address) mysql() (mysqlstore.Server, error) {
 		}
 		c.Password = password
 	}
-	c.ConnectTimeout = p.duration("connect-timeout", 5*time.Second)
+	c.ConnectTimeout = p.connectTimeout(a.scheme)
 	c.Connections, _ = p.number("connections", 2, 10_000)
 	secure := p.flag("tls")
 	for _, name := range tlsParameters {

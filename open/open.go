@@ -67,7 +67,7 @@
 //	pooler=true           a pooler such as PgBouncer is in between (usually noticed)
 //	application_name=TEXT what the server shows
 //
-// ZooKeeper has password-file, password-env, connect-timeout, tls and its
+// ZooKeeper has password-file, password-env, connect-timeout (10s), tls and its
 // parameters, and
 //
 //	session=30s           the session's time-out; half of it is the longest TTL
@@ -177,13 +177,12 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 
 // ConnectTimeout returns the parameter connect-timeout of a URL, or what it defaults to.
 func ConnectTimeout(url string) time.Duration {
-	const standard = 5 * time.Second
 	a, err := parse(url)
 	if err != nil {
-		return standard
+		a = &address{}
 	}
 	p := &params{given: a.params}
-	return p.duration("connect-timeout", standard)
+	return p.connectTimeout(a.scheme)
 }
 
 // parseKnown takes a URL of a known scheme apart. Its error is a *URLError.

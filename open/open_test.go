@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 )
@@ -135,6 +136,23 @@ func TestFile(t *testing.T) {
 	} {
 		if got, ok := File(url); got != want && ok || ok != (want != "") {
 			t.Errorf("%s: %q, %v, want %q", url, got, ok, want)
+		}
+	}
+}
+
+// A command that waits for a store waits as long as the store would to connect.
+func TestConnectTimeout(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]time.Duration{
+		"redis://h":                    5 * time.Second,
+		"zk://h/a":                     10 * time.Second,
+		"zk://h/a?connect-timeout=1s":  time.Second,
+		"etcd://h?connect-timeout=90s": 90 * time.Second,
+		"sqlite:x.db":                  5 * time.Second,
+		"no url":                       5 * time.Second,
+	} {
+		if got := ConnectTimeout(url); got != want {
+			t.Errorf("%s: %v, want %v", url, got, want)
 		}
 	}
 }

@@ -71,6 +71,16 @@ func (p *params) duration(name string, standard time.Duration) time.Duration {
 	return d
 }
 
+// connectTimeout is the parameter of that name for a store of the scheme. A session of
+// ZooKeeper takes longer to begin.
+func (p *params) connectTimeout(scheme string) time.Duration {
+	standard := 5 * time.Second
+	if scheme == "zk" {
+		standard = 10 * time.Second
+	}
+	return p.duration("connect-timeout", standard)
+}
+
 func (p *params) number(name string, from, to int) (n int, ok bool) {
 	g, ok := p.get(name)
 	if !ok {

@@ -82,7 +82,7 @@ func (a *address) postgres() (*postgresTarget, error) {
 		t.NoMigrate = !p.flag("migrate")
 	}
 	t.pooler = p.flag("pooler")
-	t.connectTimeout = p.duration("connect-timeout", 5*time.Second)
+	t.connectTimeout = p.connectTimeout(a.scheme)
 	return t, p.finish()
 }
 

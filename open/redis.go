@@ -120,7 +120,7 @@ func (a *address) redis() (*redisTarget, error) {
 		}
 		t.password = password
 	}
-	t.connectTimeout = p.duration("connect-timeout", 5*time.Second)
+	t.connectTimeout = p.connectTimeout(a.scheme)
 	t.allowEviction = p.flag("allow-eviction")
 	if t.kind == redisQuorum {
 		t.quorum = p.redlock()

@@ -50,7 +50,7 @@ func (a *address) zooKeeper() (at zkstore.Server, cfg zkstore.Config, patience t
 		p.fail("parameter acl is neither user nor world")
 	}
 	at.Session = p.duration("session", zkstore.DefaultSession)
-	patience = p.duration("connect-timeout", 10*time.Second)
+	patience = p.connectTimeout(a.scheme)
 	secure := p.flag("tls")
 	for _, name := range tlsParameters {
 		if _, ok := p.get(name); ok {

@@ -10,7 +10,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/internal/jsonlist"
 	"github.com/batonhq/baton/internal/suggest"
 )
 
@@ -388,7 +387,7 @@ type party struct {
 
 // line makes the line of an answer.
 func line(a any) []byte {
-	text, err := json.Marshal(jsonlist.Filled(a))
+	text, err := json.Marshal(a)
 	if err != nil { // no type of this file has a value that JSON has not
 		panic(err)
 	}

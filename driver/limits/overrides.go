@@ -60,8 +60,8 @@ type Override struct {
 	Left time.Duration
 }
 
-// maxNumber is more than any limit can count.
-const maxNumber = 1 << 51
+// MaxNumber is more than any limit can count.
+const MaxNumber = 1 << 51
 
 // CheckOverride returns the *driver.KeyError or the *Error that SetOverride must give
 // before it does anything. Whether a limit can keep the numbers only that limit can
@@ -80,12 +80,12 @@ func CheckOverride(o Override, keep time.Duration) error {
 		return refuse("for %v: it can stand for at most %v, a lasting change belongs into the program's limits", keep, MaxOverrideKeep)
 	case keep == 0:
 		return nil
-	case o.N < 0 || o.N >= maxNumber:
-		return refuse("of %d: it allows at least 0, which blocks the key, and at most %d", o.N, int64(maxNumber-1))
+	case o.N < 0 || o.N >= MaxNumber:
+		return refuse("of %d: it allows at least 0, which blocks the key, and at most %d", o.N, int64(MaxNumber-1))
 	case o.Period < 0 || o.Period%time.Microsecond != 0:
 		return refuse("with a period of %v: that is whole microseconds, and not negative", o.Period)
-	case o.Burst < 0 || o.Burst >= maxNumber:
-		return refuse("with a burst of %d: it is at least 1 and at most %d, or 0 to change as the rate does", o.Burst, int64(maxNumber-1))
+	case o.Burst < 0 || o.Burst >= MaxNumber:
+		return refuse("with a burst of %d: it is at least 1 and at most %d, or 0 to change as the rate does", o.Burst, int64(MaxNumber-1))
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/suggest"
 )
 
@@ -273,10 +274,7 @@ func (p *reader) word(n ast.Node, what string) (string, bool) {
 	return s, ok && s != ""
 }
 
-// most is what a limit counts to at most.
-const most = 1<<51 - 1
-
-// number is one from 0 to most.
+// number is one from 0 to what a limit can count.
 func (p *reader) number(n ast.Node, what string) (int64, bool) {
 	x := p.plain(n)
 	if x == nil {
@@ -297,8 +295,8 @@ func (p *reader) number(n ast.Node, what string) (int64, bool) {
 	switch {
 	case strings.Contains(text, "__"), strings.HasSuffix(text, "_"):
 		p.errorf(n, "%s is a whole number, such as 100 or 1_000", what)
-	case err != nil && strings.Trim(text, "0123456789_") == "", i > most:
-		p.errorf(n, "%s is too large: at most %d can be counted", what, int64(most))
+	case err != nil && strings.Trim(text, "0123456789_") == "", i >= limits.MaxNumber:
+		p.errorf(n, "%s is too large: at most %d can be counted", what, int64(limits.MaxNumber-1))
 	case err != nil && strings.HasPrefix(text, "-"), i < 0:
 		p.errorf(n, "%s must not be negative", what)
 	case err != nil:

@@ -269,12 +269,12 @@ func (t *tally) leave(name string) {
 	}
 }
 
-// health remembers for a while whether the store answers, so that who asks often does not
-// ask the store.
+// health remembers for a while whether the store answers, so that many questions to
+// the server are few to the store.
 type health struct {
 	claim  driver.Claim // on a key of this server alone; without an ID between two questions
 	unsure bool         // it may be held, as an answer was lost
-	asking sync.Mutex   // held by the one who asks
+	asking sync.Mutex   // held while the store is asked
 	known  atomic.Pointer[verdict]
 }
 

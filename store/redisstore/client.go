@@ -99,7 +99,7 @@ func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 		}
 	}
 	wg.Wait()
-	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool { return !answered(a.Err) }))
+	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool { return !wire.Answered(a.Err) }))
 	return results
 }
 
@@ -258,15 +258,6 @@ func ruError(err error) error {
 		return wire.NotSent(err)
 	}
 	return err
-}
-
-// answered reports whether err is none, or what a server answered.
-func answered(err error) bool {
-	if err == nil {
-		return true
-	}
-	_, said := errors.AsType[*wire.ServerError](err)
-	return said
 }
 
 // isDial reports whether no connection came about.

@@ -129,7 +129,7 @@ func (d *direct) run(ctx context.Context, call wire.Call, l *link, f func(contex
 	}
 	a := f(context.Background())
 	left := !e.finish()
-	whole := answered(a.Err)
+	whole := wire.Answered(a.Err)
 	switch {
 	case whole && !left && refusalOf(a.Err) != elsewhere:
 		l.whole()

@@ -73,7 +73,7 @@ func (l *lane) run(ctx context.Context, call wire.Call, f func(context.Context) 
 	if l.begins() {
 		a := f(undate(ctx))
 		l.flying.Add(-1)
-		if !answered(a.Err) {
+		if !wire.Answered(a.Err) {
 			l.troubles.Add(1)
 		}
 		return a
@@ -81,7 +81,7 @@ func (l *lane) run(ctx context.Context, call wire.Call, f func(context.Context) 
 	return l.order.Run(ctx, call, func() wire.Result {
 		troubles := l.troubles.Load()
 		a := f(context.WithoutCancel(ctx))
-		if answered(a.Err) {
+		if wire.Answered(a.Err) {
 			l.settle(troubles)
 		}
 		return a

@@ -131,7 +131,7 @@ func (s *Store) ownInfo(ctx context.Context, sections ...string) (map[string]str
 			commands[i] = []string{"INFO", section}
 		}
 		for _, r := range n.DoAll(ctx, commands) {
-			if r.Err != nil && (!answered(r.Err) || refusalOf(r.Err) != 0 && !denied(r.Err)) {
+			if r.Err != nil && (!wire.Answered(r.Err) || refusalOf(r.Err) != 0 && !denied(r.Err)) {
 				return failure(r.Err) // what it does not let us see is missing
 			}
 			maps.Copy(info, lines(text(r.Value)))

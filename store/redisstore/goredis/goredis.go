@@ -24,20 +24,27 @@ import (
 //
 // Two of the client's settings are overruled for what the store sends: scripts
 // are never sent again after a network error, whatever MaxRetries says, as the
-// first one may have taken effect; and contexts are obeyed without
-// ContextTimeoutEnabled.
+// first one may have taken effect; and deadlines of contexts are obeyed without
+// ContextTimeoutEnabled. Hooks of the client see what the store sends, also those that
+// are added later.
 //
 // ReadTimeout is how long the client waits on a connection that has fallen silent, and
 // DialTimeout how long for a new one: two seconds and one leave a lease time to be
-// renewed. Examine warns of a ReadTimeout of more than five seconds, or none.
+// renewed. Examine warns of a ReadTimeout of more than five seconds, or none. A context
+// that is cancelled while a server falls silent ends a call within ReadTimeout, and calls
+// after that one at once. Without ContextTimeoutEnabled a call with a deadline sooner than
+// ReadTimeout costs a goroutine, and so does every call with a ReadTimeout of more than
+// five seconds.
 func New(client redis.UniversalClient, cfg redisstore.Config) (*redisstore.Store, error) {
-	a := adapter{client: client, order: &wire.Order{}}
+	a := adapter{client: client, lane: &wire.Lane{}}
 	switch c := client.(type) {
 	case *redis.Client:
 		// NewFailoverClient gives its client this address.
 		a.follows = c.Options().Addr == "FailoverClient"
+		a.silence, a.dated = c.Options().ReadTimeout, c.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		a.cluster, a.follows = c, true
+		a.silence, a.dated = c.Options().ReadTimeout, c.Options().ContextTimeoutEnabled
 	default:
 		return nil, fmt.Errorf("redis: %T cannot hold locks: use *redis.Client or *redis.ClusterClient", client)
 	}
@@ -51,7 +58,22 @@ type adapter struct {
 	client  redis.UniversalClient
 	cluster *redis.ClusterClient // nil unless it is one
 	follows bool
-	order   *wire.Order
+	silence time.Duration // ReadTimeout; 0 or less: none
+	dated   bool          // the client obeys deadlines of contexts
+	lane    *wire.Lane
+}
+
+// longSilence is the longest ReadTimeout with which calls run on their callers'
+// goroutines: callers who cancel their contexts may have to wait for it.
+const longSilence = 5 * time.Second
+
+// obeys reports whether the client ends a call with the deadline of its context, or sooner.
+func (a adapter) obeys(ctx context.Context) bool {
+	if a.silence <= 0 || a.silence > longSilence {
+		return false
+	}
+	end, dated := ctx.Deadline()
+	return !dated || a.dated || time.Until(end) >= a.silence
 }
 
 // once is a command that is sent one time.
@@ -78,7 +100,11 @@ func command(ctx context.Context, call wire.Call) once {
 }
 
 func (a adapter) Run(ctx context.Context, call wire.Call) (any, error) {
-	r := a.order.Run(ctx, call, func() wire.Result {
+	r := a.lane.Run(ctx, call, a.obeys(ctx), func(apart bool) wire.Result {
+		ctx := ctx
+		if apart && a.dated { // the lane waits for the answer, and so do calls of the same lock
+			ctx = context.WithoutCancel(ctx)
+		}
 		c := command(ctx, call)
 		a.client.Process(ctx, c)
 		return result(c.Cmd)
@@ -207,18 +233,12 @@ func (a adapter) Subscribe(ctx context.Context, channels []string, ready func(),
 func (a adapter) Cluster() bool        { return a.cluster != nil }
 func (a adapter) FollowsPrimary() bool { return a.follows }
 func (a adapter) Silence() time.Duration {
-	var t time.Duration
-	switch c := a.client.(type) {
-	case *redis.Client:
-		t = c.Options().ReadTimeout
-	case *redis.ClusterClient:
-		t = c.Options().ReadTimeout
-	}
-	if t <= 0 { // how go-redis notes "none" once the client has been made
+	if a.silence <= 0 { // how go-redis notes "none" once the client has been made
 		return wire.Endless
 	}
-	return t
+	return a.silence
 }
+
 func (a adapter) Close() { a.client.Close() }
 
 type node struct{ c redis.UniversalClient }

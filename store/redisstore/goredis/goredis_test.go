@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -325,6 +326,113 @@ func (s *stall) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			<-s.open
 		}
 		return next(ctx, cmd)
+	}
+}
+
+// onProcess is a hook that runs before each script.
+type onProcess struct {
+	*stall
+	f func()
+}
+
+func (o onProcess) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		o.f()
+		return next(ctx, cmd)
+	}
+}
+
+// goroutine is the number of this goroutine.
+func goroutine() string {
+	b := make([]byte, 64)
+	number, _, _ := strings.Cut(strings.TrimPrefix(string(b[:runtime.Stack(b, false)]), "goroutine "), " ")
+	return number
+}
+
+// A call runs on its caller's goroutine wherever the client ends it with its context's
+// deadline: that halves the time of a call. The client's hooks see it, also those that
+// were added after New.
+func TestCallsRunOnTheirCallersGoroutine(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	addr := testserver.SharedRedis(t).Addr
+	for name, c := range map[string]struct {
+		options  redis.Options
+		deadline time.Duration // 0: none
+		here     bool
+	}{
+		"no deadline":                        {redis.Options{}, 0, true},
+		"no deadline, no timeout":            {redis.Options{ReadTimeout: -1}, 0, false},
+		"no deadline, a long timeout":        {redis.Options{ReadTimeout: time.Minute}, 0, false},
+		"a deadline later than the timeout":  {redis.Options{ReadTimeout: time.Second}, time.Minute, true},
+		"a deadline sooner than the timeout": {redis.Options{}, 3 * time.Second, false},
+		"deadlines are obeyed":               {redis.Options{ContextTimeoutEnabled: true}, 3 * time.Second, true},
+	} {
+		c.options.Addr = addr
+		client := redis.NewClient(&c.options)
+		t.Cleanup(func() { client.Close() })
+		s, err := New(client, redisstore.Config{Prefix: rand.Text() + ":"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var on []string
+		client.AddHook(onProcess{f: func() { on = append(on, goroutine()) }})
+		ctx, cancel := context.WithCancel(t.Context())
+		if c.deadline > 0 {
+			ctx, cancel = context.WithTimeout(t.Context(), c.deadline)
+		}
+		_, err = s.Acquire(ctx, driver.Request{Claim: claim("job"), TTL: time.Minute})
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(on) == 0 {
+			t.Errorf("%s: a hook did not see the call", name)
+		}
+		for _, number := range on {
+			if (number == goroutine()) != c.here {
+				t.Errorf("%s: the call ran on its caller's goroutine: %v, want %v", name, !c.here, c.here)
+			}
+		}
+	}
+}
+
+// A caller cancels its context while the server falls silent. Its call ends within
+// ReadTimeout, and those after it at once, until the server answers.
+func TestCancelledWhileTheServerFallsSilent(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	proxy := faultproxy.New(t, testserver.SharedRedis(t).Addr)
+	client := redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: time.Second})
+	defer client.Close()
+	s, err := New(client, redisstore.Config{Prefix: rand.Text() + ":"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	acquire := func(ctx context.Context) (time.Duration, error) {
+		began := time.Now()
+		_, err := s.Acquire(ctx, driver.Request{Claim: claim(rand.Text()), TTL: time.Minute})
+		return time.Since(began), err
+	}
+	if _, err := acquire(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Hold(faultproxy.ToClient)
+	for i, least := range []time.Duration{900 * time.Millisecond, 0, 0} {
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(50*time.Millisecond, cancel)
+		took, err := acquire(ctx)
+		if !errors.Is(err, driver.ErrUnknown) || !errors.Is(err, context.Canceled) {
+			t.Errorf("call %d: %v, want driver.ErrUnknown and context.Canceled", i, err)
+		}
+		if took < least || took > least+700*time.Millisecond {
+			t.Errorf("call %d took %v", i, took)
+		}
+	}
+	proxy.Heal()
+	if _, err := acquire(t.Context()); err != nil {
+		t.Errorf("when the server answers: %v", err)
 	}
 }
 

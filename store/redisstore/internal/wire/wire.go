@@ -137,6 +137,15 @@ func (e *ServerError) Code() string {
 	return code
 }
 
+// Answered reports whether err is none, or what a server answered.
+func Answered(err error) bool {
+	if err == nil {
+		return true
+	}
+	_, said := errors.AsType[*ServerError](err)
+	return said
+}
+
 // IsNoScript reports whether the server does not know a script's digest.
 func IsNoScript(err error) bool {
 	var e *ServerError

@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// A Lane runs calls on their callers' goroutines, which spares a goroutine and two
+// switches for each call. A caller cannot leave a call there when its context is
+// cancelled: the call ends with its deadline, by the client's own timeouts, or by its
+// answer. So after a call that was not answered the calls run on goroutines of their
+// own, which their callers leave when they wish, until one of them is answered.
+//
+// The zero Lane is ready for use.
+type Lane struct {
+	Order
+
+	// troubles counts the calls that were not answered, and whatever else may make a
+	// call hang; over is how many of these came before a call that was answered.
+	troubles, over atomic.Uint64
+}
+
+// Run runs f for the call c: here if obeys says that f ends with the deadline of ctx, and
+// if nothing is known that may make it hang. It tells f whether it runs apart from its
+// caller.
+func (l *Lane) Run(ctx context.Context, c Call, obeys bool, f func(apart bool) Result) Result {
+	if err := ctx.Err(); err != nil {
+		return Result{Err: NotSent(err)}
+	}
+	if obeys && l.calm() {
+		r := f(false)
+		if !Answered(r.Err) {
+			l.Trouble()
+			if end := ended(ctx); end != nil && !errors.Is(r.Err, ErrNotSent) {
+				r.Err = end
+			}
+		}
+		return r
+	}
+	return l.Order.Run(ctx, c, func() Result {
+		troubles := l.troubles.Load()
+		r := f(true)
+		if Answered(r.Err) {
+			l.settle(troubles)
+		}
+		return r
+	})
+}
+
+// Trouble notes that calls may hang from now on.
+func (l *Lane) Trouble() { l.troubles.Add(1) }
+
+// calm reports whether nothing is known that may make a call hang, and no call that
+// was abandoned may be under way.
+func (l *Lane) calm() bool { return l.troubles.Load() == l.over.Load() && !l.Late() }
+
+// settle notes that this number of troubles is over.
+func (l *Lane) settle(troubles uint64) {
+	for {
+		over := l.over.Load()
+		if over >= troubles || l.over.CompareAndSwap(over, troubles) {
+			return
+		}
+	}
+}
+
+// ended is the error of a context that has ended, or whose deadline has passed: a
+// connection may notice that first.
+func ended(ctx context.Context) error {
+	if end, dated := ctx.Deadline(); dated && !time.Now().Before(end) {
+		return context.DeadlineExceeded
+	}
+	return ctx.Err()
+}

@@ -95,14 +95,12 @@ func (a *attempt) decide() (g driver.Grant, refused, failed error) {
 	return a.enter(a.r, a.ttl)
 }
 
-// AcquireAll makes one attempt for several keys: it grants all or none. at names the
-// transaction of a key, which may be one for all. The caller has locked the rows that
-// other transactions may change, in one order for all.
-func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []driver.Grant, refused, failed error) {
+// AcquireAll makes one attempt for several keys: it grants all or none. No other
+// transaction may write meanwhile.
+func AcquireAll(tx Tx, r []driver.Request, fx *Effects) (g []driver.Grant, refused, failed error) {
 	all := make([]*attempt, 0, len(r))
 	g = make([]driver.Grant, len(r))
 	for _, q := range r {
-		tx, fx := at(q.Key)
 		a, err := arrive(tx, q, fx)
 		if err != nil {
 			return nil, nil, err
@@ -130,7 +128,6 @@ func AcquireAll(r []driver.Request, at func(key string) (Tx, *Effects)) (g []dri
 	}
 	for _, q := range r {
 		if q.Retry || q.Ticket > 0 { // release what an earlier attempt left, too
-			tx, fx := at(q.Key)
 			if _, err := Release(tx, q.Claim, fx); err != nil {
 				return nil, nil, err
 			}

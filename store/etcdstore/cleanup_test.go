@@ -178,49 +178,34 @@ func TestLatePutIsRemoved(t *testing.T) {
 // because another contender was there.
 func TestLatePutAfterARefusal(t *testing.T) {
 	t.Parallel()
-	for _, together := range []bool{false, true} {
-		all := openOn(t, testserver.SharedEtcd(t), 2)
-		me, other := all[0], all[1]
-		warm, _ := take(t, me, claimOf("warm", "me"), long, false)
-		mustRelease(t, me, warm)
-		k := tap(me)
-		keys := []string{"alone"}
-		if together {
-			keys = []string{"a", "b"}
+	all := openOn(t, testserver.SharedEtcd(t), 2)
+	me, other := all[0], all[1]
+	warm, _ := take(t, me, claimOf("warm", "me"), long, false)
+	mustRelease(t, me, warm)
+	k := tap(me)
+	r := driver.Request{Claim: claimOf("k", "me"), TTL: long}
+	var late *pb.TxnRequest
+	next := k.count() + 1
+	k.before = func(n int, r *pb.TxnRequest) error {
+		if n == next {
+			late = r
+			return context.DeadlineExceeded
 		}
-		r := several("me", keys...)
-		acquire := func() error {
-			if together {
-				_, err := me.AcquireAll(t.Context(), r)
-				return err
-			}
-			_, err := me.Acquire(t.Context(), r[0])
-			return err
-		}
-		var late *pb.TxnRequest
-		next := k.count() + 1
-		k.before = func(n int, r *pb.TxnRequest) error {
-			if n == next {
-				late = r
-				return context.DeadlineExceeded
-			}
-			return nil
-		}
-		if err := acquire(); !errors.Is(err, driver.ErrUnknown) {
-			t.Fatalf("without its answer: %v", err)
-		}
-		theirs, _ := take(t, other, claimOf(keys[0], "other"), long, false)
-		r[0].Retry = true
-		if err := acquire(); !errors.Is(err, driver.ErrHeld) {
-			t.Fatalf("again: %v, want it refused", err)
-		}
-		mustRelease(t, other, theirs)
-		if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
-			t.Fatal(err)
-		}
-		// Both wait for what may come late at the same time.
-		defer nothingLeft(t, me, keys...)
+		return nil
 	}
+	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
+		t.Fatalf("without its answer: %v", err)
+	}
+	theirs, _ := take(t, other, claimOf("k", "other"), long, false)
+	r.Retry = true
+	if _, err := me.Acquire(t.Context(), r); !errors.Is(err, driver.ErrHeld) {
+		t.Fatalf("again: %v, want it refused", err)
+	}
+	mustRelease(t, other, theirs)
+	if _, err := k.KVClient.Txn(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	nothingLeft(t, me, "k")
 }
 
 // A request without an answer takes effect late, when its repetition was granted and
@@ -282,7 +267,7 @@ func TestLatePutAfterAGrant(t *testing.T) {
 func TestPutThatComesVeryLate(t *testing.T) {
 	t.Parallel()
 	const ttl = 3 * time.Second
-	for _, how := range []string{"alone", "beside a reader", "together"} {
+	for _, how := range []string{"alone", "beside a reader"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			all := openOn(t, testserver.SharedEtcd(t), 2)
@@ -291,11 +276,10 @@ func TestPutThatComesVeryLate(t *testing.T) {
 			s.mu.Lock()
 			lease := s.leases[seconds(ttl)].id
 			s.mu.Unlock()
-			r := several("me", "k")
-			r[0].TTL = ttl
+			r := driver.Request{Claim: claimOf("k", "me"), TTL: ttl}
 			var reader driver.Claim
 			if how == "beside a reader" {
-				r[0].Weight = 1
+				r.Weight = 1
 				c := claimOf("k", "reader")
 				c.Weight = 1
 				reader, _ = take(t, all[1], c, long, false)
@@ -312,17 +296,11 @@ func TestPutThatComesVeryLate(t *testing.T) {
 				}
 				return nil
 			}
-			var err error
-			if how == "together" {
-				_, err = s.AcquireAll(t.Context(), r)
-			} else {
-				_, err = s.Acquire(t.Context(), r[0])
-			}
-			if !errors.Is(err, driver.ErrUnknown) || late == nil {
+			if _, err := s.Acquire(t.Context(), r); !errors.Is(err, driver.ErrUnknown) || late == nil {
 				t.Fatalf("without its answer: %v", err)
 			}
 			k.before = nil
-			if err := s.Release(t.Context(), r[0].Claim); !errors.Is(err, driver.ErrLost) {
+			if err := s.Release(t.Context(), r.Claim); !errors.Is(err, driver.ErrLost) {
 				t.Fatalf("released: %v", err)
 			}
 			eventually(t, "the end of the lease", 30*time.Second, func() bool {

@@ -38,8 +38,7 @@
 // Acquiring and releasing a free lock is one transaction each; requests that come while
 // transactions are under way share the next one. A waiter learns of its grant by a watch.
 // Renewing takes one message for each lease and one read for a hundred locks, and writes
-// nothing. AcquireAll is one transaction, or two if readers already hold one of the locks
-// or keys below one have names. Its locks have the same token.
+// nothing. baton.LockAll takes the locks one after the other.
 //
 // # A member that hangs
 //

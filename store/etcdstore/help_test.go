@@ -57,6 +57,24 @@ func take(t testing.TB, s *Store, c driver.Claim, ttl time.Duration, queue bool)
 	return c, g
 }
 
+// nothingLeft asserts that the keys have no names, and the process no claims.
+func nothingLeft(t testing.TB, s *Store, keys ...string) {
+	t.Helper()
+	for _, key := range keys {
+		awaitNames(t, s, key, 0, 20*time.Second)
+	}
+	eventually(t, "the process has forgotten", 20*time.Second, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, key := range keys {
+			if k := s.keys[key]; k != nil && len(k.all) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func mustRelease(t testing.TB, s *Store, c driver.Claim) {
 	t.Helper()
 	if err := s.Release(t.Context(), c); err != nil {

@@ -101,12 +101,7 @@ func TestNamesThatOthersHaveTakenOver(t *testing.T) {
 	for range 2 {
 		_, err := s[0].Acquire(t.Context(), driver.Request{Claim: claimOf("k", "writer"), TTL: long})
 		refused("a writer", err)
-		_, err = s[0].AcquireAll(t.Context(), several("writer", "free", "k"))
-		refused("several", err)
 	}
-	noticed(t, s[0], seconds(long))
-	_, err := s[0].AcquireAll(t.Context(), several("writer", "free", "k"))
-	refused("several, first", err)
 	noticed(t, s[0], seconds(long))
 	waiter, g := take(t, s[0], claimOf("k", "waiter"), long, true)
 	if !g.Waiting {
@@ -125,7 +120,7 @@ func TestNamesThatOthersHaveTakenOver(t *testing.T) {
 	for _, r := range readers {
 		mustRelease(t, s[0], r.Claim)
 	}
-	nothingLeft(t, s[0], "k", "free")
+	nothingLeft(t, s[0], "k")
 }
 
 // A release comes to a process whose own name for the claim is not there, and finds the

@@ -82,7 +82,7 @@ func TestRenewalIsHedged(t *testing.T) {
 func TestAcquireAndReleaseAreHedged(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
-	for _, how := range []string{"alone", "in line", "beside", "together"} {
+	for _, how := range []string{"alone", "in line", "beside"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			steady(t, func(t testing.TB) { hedges(t, how) })
@@ -93,16 +93,15 @@ func TestAcquireAndReleaseAreHedged(t *testing.T) {
 func hedges(t testing.TB, how string) {
 	const ttl = 6 * time.Second
 	s := openOn(t, testserver.SharedEtcd(t), 2)
-	r := several("me", "k")
-	r[0].TTL = ttl
+	r := driver.Request{Claim: claimOf("k", "me"), TTL: ttl}
 	var before driver.Claim
 	switch how {
 	case "in line":
 		before, _ = take(t, s[0], claimOf("k", "other"), long, false)
-		r[0].Queue = true
+		r.Queue = true
 	case "beside":
 		c := claimOf("k", "other")
-		c.Weight, r[0].Weight = 1, 1
+		c.Weight, r.Weight = 1, 1
 		before, _ = take(t, s[0], c, long, false)
 	}
 	hung := &hanging{KVClient: s[1].kv, until: make(chan struct{})}
@@ -113,20 +112,11 @@ func hedges(t testing.TB, how string) {
 		t.Cleanup(cancel)
 		return ctx
 	}
-	var g driver.Grant
-	var err error
-	if how == "together" {
-		var all []driver.Grant
-		if all, err = s[1].AcquireAll(soon(), r); err == nil {
-			g = all[0]
-		}
-	} else {
-		g, err = s[1].Acquire(soon(), r[0])
-	}
-	if err != nil || g.Waiting != r[0].Queue {
+	g, err := s[1].Acquire(soon(), r)
+	if err != nil || g.Waiting != r.Queue {
 		t.Fatalf("acquire: %+v, %v", g, err)
 	}
-	c := r[0].Claim
+	c := r.Claim
 	c.Ticket = g.Ticket
 	if err := s[1].Release(soon(), c); err != nil {
 		t.Errorf("release: %v", err)

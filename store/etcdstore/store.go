@@ -137,8 +137,7 @@ func clientConfig(at Server) clientv3.Config {
 }
 
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader, driver.Renamer, driver.Together,
-// driver.Examiner, limits.Store, limits.Overrider and driver.Records. Use New or Open.
+// driver.Inspector, driver.Downgrader, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records. Use New or Open.
 type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
@@ -175,7 +174,6 @@ var (
 	_ driver.Inspector  = (*Store)(nil)
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Renamer    = (*Store)(nil)
-	_ driver.Together   = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 )
 

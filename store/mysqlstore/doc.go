@@ -15,12 +15,7 @@
 // does its release. Waiters hold no connection: one statement of the process asks for
 // all of them.
 //
-// Several locks that are free are granted by one transaction (AcquireAll, which
-// baton.LockAll tries first): all or none, also when the process or the server crashes
-// in the middle, in two round trips however many there are. It locks the rows in the
-// order of the keys, so that requests for the same keys do not deadlock; where the
-// server sees a deadlock all the same, because rows are new, the store makes the
-// transaction again, and no caller hears of it.
+// baton.LockAll takes the locks one after the other.
 //
 // # How the data lies
 //

@@ -82,19 +82,13 @@ func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 	if err := t.ses.run(t.ctx, all...); err != nil {
 		return sqlstore.Key{}, false, err
 	}
-	t.isLocked(t.ses.multi)
-	return t.row, t.found, nil
-}
-
-// isLocked notes that the row is locked and the clock was read, and perhaps the
-// first claims.
-func (t *tx) isLocked(loaded bool) {
 	t.locked, t.found = true, t.stored
 	if t.idle = !t.stored || !t.row.Busy; t.idle {
 		t.claims, t.complete = nil, true
 	} else {
-		t.loaded, t.complete = loaded, loaded && len(t.claims) < firstClaims
+		t.loaded, t.complete = t.ses.multi, t.ses.multi && len(t.claims) < firstClaims
 	}
+	return t.row, t.found, nil
 }
 
 // SaveKey implements sqlstore.Tx.
@@ -360,12 +354,7 @@ func (t *tx) commit() (unsure bool, err error) {
 	if t.saved {
 		all = append(all, exec(t.keyStatement()))
 	}
-	unsure, err = t.ses.commit(t.ctx, append(all, t.rest()...)...)
-	return unsure && t.changes(), err
-}
-
-// rest is what is left to write besides the key's row.
-func (t *tx) rest() (all []statement) {
+	changes := t.saved || t.wrote || len(t.writes) > 0
 	if t.idle && t.row.Busy {
 		// Claims of a key whose row was deleted must not come back to life.
 		all = append(all, exec("DELETE FROM baton_claim WHERE k="+literal(t.key)))
@@ -373,33 +362,19 @@ func (t *tx) rest() (all []statement) {
 	for _, w := range t.writes {
 		all = append(all, exec(w))
 	}
-	return all
+	unsure, err = t.ses.commit(t.ctx, all...)
+	return unsure && changes, err
 }
-
-// changes reports whether the commit changes something.
-func (t *tx) changes() bool { return t.saved || t.wrote || len(t.writes) > 0 }
 
 func (t *tx) keyStatement() string {
-	k := t.written()
-	if t.stored {
-		return words("UPDATE baton_lock SET last=", integer(k.Last), ",busy=", bit(k.Busy), ",token=", integer(k.Token), ",weight=", integer(k.Weight),
-			",id=", literal(k.ID), ",owner=", literal(k.Owner), ",since=", stamp(k.Since), ",ends=", stamp(k.Ends), " WHERE k=", literal(t.key))
-	}
-	return words("INSERT INTO baton_lock (k,", storedColumns, ") VALUES ", t.values())
-}
-
-// written is the row as it is to be.
-func (t *tx) written() sqlstore.Key {
 	k := t.row
 	if k.ID == "" {
 		k.Ends = 0 // see fastRelease
 	}
-	return k
-}
-
-// values are those of k and storedColumns.
-func (t *tx) values() string {
-	k := t.written()
-	return words("(", literal(t.key), ",", integer(k.Last), ",", bit(k.Busy), ",", integer(k.Token), ",", integer(k.Weight), ",", literal(k.ID), ",",
-		literal(k.Owner), ",", stamp(k.Since), ",", stamp(k.Ends), ")")
+	if t.stored {
+		return words("UPDATE baton_lock SET last=", integer(k.Last), ",busy=", bit(k.Busy), ",token=", integer(k.Token), ",weight=", integer(k.Weight),
+			",id=", literal(k.ID), ",owner=", literal(k.Owner), ",since=", stamp(k.Since), ",ends=", stamp(k.Ends), " WHERE k=", literal(t.key))
+	}
+	return words("INSERT INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES (", literal(t.key), ",", integer(k.Last), ",", bit(k.Busy), ",",
+		integer(k.Token), ",", integer(k.Weight), ",", literal(k.ID), ",", literal(k.Owner), ",", stamp(k.Since), ",", stamp(k.Ends), ")")
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -84,21 +85,111 @@ func noDeadlockSurfaces(t *testing.T, d *database) {
 			}
 		})
 	}
-	swept := make(chan struct{})
-	go func() {
-		defer close(swept)
-		for time.Now().Before(end) && !t.Failed() {
-			if _, err := stores[0].sweepStep(ctx, "", 100); err != nil {
-				t.Errorf("sweep: %v", err)
-			}
-		}
-	}()
+	sweepUntil(ctx, t, stores[0], end)
 	wg.Wait()
-	<-swept
 	if served.Load() == 0 {
 		t.Error("no client was served")
 	}
 	t.Logf("%d served, %d gave up", served.Load(), given.Load())
+}
+
+// Sixty-four clients of four processes hold sets of keys that overlap, taken one after the
+// other as LockAll does, or wait for one of them, and renew many at once, while rows are
+// swept away under them. No deadlock or timeout of the server reaches a caller, and no two
+// claims hold at once that must not.
+func TestManyKeysNoDeadlockSurfaces(t *testing.T) { manyKeysNoDeadlockSurfaces(t, shared(t)) }
+
+func manyKeysNoDeadlockSurfaces(t *testing.T, d *database) {
+	testserver.Long(t)
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), stormFor(t)+2*time.Minute)
+	defer cancel()
+	const keys, clients = 24, 64
+	var stores []*Store
+	for range 4 {
+		stores = append(stores, d.openWith(t, func(c *Server, o *options) { c.Connections, o.sweepAge, o.stall = 12, time.Microsecond, 60 }))
+	}
+	var inside [keys]atomic.Int64
+	var several, refused, single atomic.Int64
+	end := time.Now().Add(stormFor(t))
+	work := func(s *Store, random *rand.Rand, name string) (err error) {
+		at := random.Perm(keys)[:1+random.IntN(4)]
+		slices.Sort(at)
+		waits := random.IntN(6) == 0
+		if waits {
+			at = at[:1]
+		}
+		var claims []driver.Claim
+		for _, n := range at {
+			c := claimOf(fmt.Sprint("key", n), name)
+			held := true
+			if waits {
+				held, err = stormOnce(ctx, s, &c, random)
+			} else {
+				var g driver.Grant
+				g, err = s.Acquire(ctx, driver.Request{Claim: c, TTL: time.Minute})
+				c.Ticket = g.Ticket
+			}
+			switch {
+			case errors.Is(err, driver.ErrHeld):
+				refused.Add(1)
+				for i, c := range claims {
+					inside[at[i]].Add(-1)
+					if err := s.Release(ctx, c); err != nil {
+						return err
+					}
+				}
+				return nil
+			case err != nil || !held:
+				return err
+			}
+			if claims = append(claims, c); inside[n].Add(1) > 1 {
+				t.Errorf("key%d has two holders", n)
+			}
+		}
+		if waits {
+			single.Add(1)
+		} else {
+			several.Add(1)
+		}
+		for i, r := range s.Renew(ctx, claims, 2*time.Minute) {
+			if r.State != driver.Held {
+				err = errors.Join(err, fmt.Errorf("a holder of %s is %v: %w", claims[i].Key, r.State, r.Err))
+			}
+		}
+		for i, c := range claims {
+			inside[at[i]].Add(-1)
+			err = errors.Join(err, s.Release(ctx, c))
+		}
+		return err
+	}
+	var wg sync.WaitGroup
+	for i := range clients {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(i), 12))
+			for n := 0; (n == 0 || time.Now().Before(end)) && !t.Failed(); n++ {
+				if err := work(stores[i%len(stores)], random, fmt.Sprint("client", i)); err != nil {
+					t.Errorf("client %d: %v", i, err)
+				}
+			}
+		})
+	}
+	sweepUntil(ctx, t, stores[0], end)
+	wg.Wait()
+	if several.Load() == 0 || single.Load() == 0 {
+		t.Error("no client was granted several, or none after waiting")
+	}
+	t.Logf("%d times several were granted, %d times one was refused, %d single ones", several.Load(), refused.Load(), single.Load())
+}
+
+// sweepUntil sweeps rows away.
+func sweepUntil(ctx context.Context, t *testing.T, s *Store, end time.Time) {
+	t.Helper()
+	for time.Now().Before(end) && !t.Failed() {
+		if _, err := s.sweepStep(ctx, "", 100); err != nil {
+			t.Errorf("sweep: %v", err)
+		}
+	}
 }
 
 // stormOnce waits until c is held, or gives up and reports false. It joins the queue

@@ -267,20 +267,6 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	if _, err := s.Downgrade(ctx, down, time.Minute); err != nil {
 		t.Error(err)
 	}
-	for range 2 {
-		claims := takeAll(t, s, requests(name+"t1", name+"t2")...)
-		for _, c := range claims {
-			mustRelease(t, s, c)
-		}
-	}
-	if _, err := s.AcquireAll(ctx, requests(name+"t3", name+"d")); err == nil {
-		t.Error("several were granted beside a holder")
-	}
-	locked := lockRow(t, d, "baton_lock", name+"d")
-	if _, err := s.AcquireAll(ctx, requests(name+"t3", name+"d")); err == nil {
-		t.Error("several were granted beside a holder")
-	}
-	commit(t, locked)
 	if _, err := s.Inspect(ctx, name+"r"); err != nil {
 		t.Error(err)
 	}

@@ -33,8 +33,6 @@ const afterwards = micros + "+" + elapsed
 const elapsed = `TIMESTAMPDIFF(MICROSECOND,NOW(6),SYSDATE(6))`
 
 const (
-	storedColumns = `last,busy,token,weight,id,owner,since,ends`
-
 	keyColumns = `last,busy,token,weight,id,owner,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +
 		`TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends)`
 	claimColumns = `seq,id,owner,weight,cap,held,ttl,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',since),` +

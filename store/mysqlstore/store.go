@@ -16,8 +16,8 @@ import (
 )
 
 // Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store, limits.Overrider and
-// driver.Records on one database. All methods are safe for concurrent use.
+// driver.Mover, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records
+// on one database. All methods are safe for concurrent use.
 type Store struct {
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
@@ -61,7 +61,6 @@ var (
 	_ driver.Downgrader = (*Store)(nil)
 	_ driver.Mover      = (*Store)(nil)
 	_ driver.Renamer    = (*Store)(nil)
-	_ driver.Together   = (*Store)(nil)
 	_ driver.Clock      = (*Store)(nil)
 	_ driver.Examiner   = (*Store)(nil)
 )

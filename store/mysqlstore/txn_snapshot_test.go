@@ -29,7 +29,7 @@ func TestSnapshotIsolation(t *testing.T) {
 		"transactions end before the next holder":      inTxCommitsBeforeTheNextHolder,
 		"a transaction that has read before":           inTxAfterARenewal,
 		"no deadlock surfaces":                         noDeadlockSurfaces,
-		"no deadlock surfaces where there are several": togetherNoDeadlockSurfaces,
+		"no deadlock surfaces with many keys a client": manyKeysNoDeadlockSurfaces,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDatabase(t, server)

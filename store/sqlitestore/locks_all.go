@@ -19,7 +19,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	var refused error
 	err := s.do(ctx, func(t *tx) (failed error) {
 		s.sweeper.startAt(r[0].Key)
-		grants, refused, failed = sqlstore.AcquireAll(r, func(string) (sqlstore.Tx, *sqlstore.Effects) { return t, &t.fx })
+		grants, refused, failed = sqlstore.AcquireAll(t, r, &t.fx)
 		return failed
 	})
 	if err == nil {

@@ -99,7 +99,7 @@ func childTogether() {
 	s := childStore()
 	if os.Getenv("SQLITESTORE_STUCK") != "" {
 		s.do(context.Background(), func(tx *tx) error {
-			_, refused, err := sqlstore.AcquireAll(requests(time.Hour, setOf(0)...), func(string) (sqlstore.Tx, *sqlstore.Effects) { return tx, &tx.fx })
+			_, refused, err := sqlstore.AcquireAll(tx, requests(time.Hour, setOf(0)...), &tx.fx)
 			if refused != nil || err != nil {
 				panic("acquire several")
 			}

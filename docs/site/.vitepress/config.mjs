@@ -100,7 +100,7 @@ function redirectFolders(outDir) {
 
 // description is the first paragraph of a page, for those who find it elsewhere.
 function description(file) {
-  const first = fs.readFileSync(file, 'utf8').replace(/^```.*?^```$/gms, '').split(/\n\s*\n/).find((p) => /^[\p{L}*`"“]/u.test(p) && !/^!?\[[^\]]*\]\([^)]*\)$/.test(p)) ?? ''
+  const first = fs.readFileSync(file, 'utf8').replace(/^```.*?^```$|<!--.*?-->/gms, '').split(/\n\s*\n/).find((p) => /^[\p{L}*`"“]/u.test(p) && !/^!?\[[^\]]*\]\([^)]*\)$/.test(p)) ?? ''
   const text = first.replace(/\s+/g, ' ').replace(/!?\[([^\]]*)\]\([^)]*\)/g, '$1').replace(/\*\*|`/g, '').replaceAll('"', "'").trim()
   return text.length <= 200 ? text : text.slice(0, 199).replace(/[^ ，。；：]*$/u, '').trim() + '…'
 }

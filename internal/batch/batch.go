@@ -2,6 +2,9 @@
 // otherwise together, those that have gathered meanwhile. One more request in a send
 // usually costs a server or a disk a small part of what one more send costs.
 //
+// A request that finds nothing under way can go on its caller's goroutine: handing it to
+// another one takes a large part of the time that a near server needs.
+//
 // A caller may leave when its context ends. A request that was not sent then never is.
 // A request that was sent goes on without its caller: a send belongs to all callers in
 // it, so no caller's context ends it. If callers have a grace, a send that all of them
@@ -52,7 +55,7 @@ type Item struct {
 	keys     []Key
 	size     int
 	flight   *flight // the send that it is in; set before that begins, under Batcher.mu
-	closed   bool    // it was not sent because of Close; set before done is closed
+	err      error   // why it was not sent; set before done is closed
 	finished atomic.Bool
 	parted   atomic.Bool // no caller waits any more for what flight makes of it
 	done     chan struct{}
@@ -93,10 +96,21 @@ type flight struct {
 	cancel context.CancelFunc
 }
 
-// A Config says what is sent, and how. Send, Max and InFlight are needed.
+// A Config says what is sent, and how. Send or Begin, Max and InFlight are needed.
 type Config[R Request] struct {
 	// Send performs requests, and sets their answers before it returns.
 	Send func(context.Context, []R)
+
+	// Begin, if Send is nil, waits for what a send needs, such as a connection, and
+	// returns the send. Requests are taken only then: until then callers may leave, and
+	// more requests join. There may be none left. An error is that of the requests that
+	// would have been sent.
+	Begin func(context.Context) (send func(context.Context, []R), err error)
+
+	// Direct sends a request on its caller's goroutine if it can be sent at once. The
+	// context of Begin is then that of the caller; that of the send also ends Grace later
+	// than it, and Do returns when the send does.
+	Direct bool
 
 	Max      int // requests in one send
 	InFlight int // sends at the same time
@@ -152,7 +166,8 @@ type Batcher[R Request] struct {
 
 	mu     sync.Mutex
 	queue  []R
-	flying int
+	flying int            // sends that have begun, or will as soon as they can
+	begun  int            // those of them that have not taken requests yet
 	held   map[string]int // Serial keys, and how many requests under way have each
 	armed  bool           // a timer runs until Linger is over
 	paused bool
@@ -188,9 +203,15 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		it.size = b.config.Size(r)
 	}
 	b.mu.Lock()
-	if b.closed {
-		it.close()
-	} else {
+	switch {
+	case b.closed:
+		it.refuse(driver.ErrClosed)
+	case b.config.Direct && b.flying < b.config.InFlight && len(b.queue) == 0 && !b.paused && !b.blockedLocked(it):
+		f := b.boardLocked([]R{r})
+		b.flying++
+		b.mu.Unlock()
+		return b.flyHere(ctx, r, f)
+	default:
 		b.queue = append(b.queue, r)
 		if b.config.Patient != nil || !b.keptLocked(it) {
 			b.launchLocked()
@@ -199,7 +220,7 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	b.mu.Unlock()
 	select {
 	case <-it.done:
-		return it.outcome()
+		return it.err
 	case <-ctx.Done():
 	}
 	if b.withdraw(it) {
@@ -216,21 +237,13 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	if b.leave(it) {
 		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
 	}
-	return it.outcome()
+	return it.err
 }
 
-// close says that the item will not be sent.
-func (i *Item) close() {
-	i.closed = true
+// refuse says why the item will not be sent.
+func (i *Item) refuse(err error) {
+	i.err = err
 	i.Finish()
-}
-
-// outcome is the error of an item that is done.
-func (i *Item) outcome() error {
-	if i.closed {
-		return driver.ErrClosed
-	}
-	return nil
 }
 
 // withdraw removes an item from the queue and reports whether it was there.
@@ -253,6 +266,11 @@ func (b *Batcher[R]) keptLocked(it *Item) bool {
 	return len(it.keys) > 0 && !slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial == 0 || b.held[k.Name] == 0 })
 }
 
+// blockedLocked reports whether some key of an item is held by a send.
+func (b *Batcher[R]) blockedLocked(it *Item) bool {
+	return slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial != 0 && b.held[k.Name] > 0 })
+}
+
 // leave notes that the caller of an item that was sent no longer waits. It returns
 // false if the item is done.
 func (b *Batcher[R]) leave(it *Item) bool {
@@ -272,7 +290,7 @@ func (b *Batcher[R]) Close() {
 	defer b.mu.Unlock()
 	b.closed = true
 	for _, r := range b.queue {
-		r.item().close()
+		r.item().refuse(driver.ErrClosed)
 	}
 	b.queue = nil
 }
@@ -300,8 +318,8 @@ func (b *Batcher[R]) Pause() (resume func()) {
 
 func (b *Batcher[R]) launchLocked() {
 	for b.flying < b.config.InFlight {
-		batch, f := b.takeLocked()
-		if f == nil {
+		batch, f, ok := b.nextLocked()
+		if !ok {
 			return
 		}
 		b.flying++
@@ -309,10 +327,28 @@ func (b *Batcher[R]) launchLocked() {
 	}
 }
 
+// nextLocked reports whether there is something for one more send, and takes it unless the
+// send has to begin first.
+func (b *Batcher[R]) nextLocked() (batch []R, f *flight, ok bool) {
+	if b.config.Begin == nil {
+		batch, f = b.takeLocked()
+		return batch, f, f != nil
+	}
+	if b.paused || len(b.queue) <= b.begun*b.config.Max || !slices.ContainsFunc(b.queue, func(r R) bool { return !b.blockedLocked(r.item()) }) {
+		return nil, nil, false
+	}
+	b.begun++
+	return nil, nil, true
+}
+
 // fly sends until nothing is left to send.
 func (b *Batcher[R]) fly(batch []R, f *flight) {
 	counted := true // in b.flying; the timer of a send may be late, and count for the next one
-	for f != nil {
+	for more := true; more; {
+		send := b.config.Send
+		if b.config.Begin != nil {
+			send, batch, f = b.begin()
+		}
 		var stuck *time.Timer
 		if b.config.Stuck > 0 {
 			stuck = time.AfterFunc(b.config.Stuck, func() {
@@ -325,7 +361,7 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 				}
 			})
 		}
-		b.config.Send(f.ctx, batch)
+		send(f.ctx, batch)
 		f.cancel()
 		if stuck != nil {
 			stuck.Stop()
@@ -340,15 +376,75 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 		}
 		b.mu.Lock()
 		b.freeLocked(f)
-		if !counted { // another send runs in its stead
-			f = nil
-		} else if batch, f = b.takeLocked(); f == nil {
-			counted = false
-			b.flying--
+		if more = counted; more { // else another send runs in its stead
+			if batch, f, more = b.nextLocked(); !more {
+				counted = false
+				b.flying--
+			}
 		}
 		b.launchLocked() // what its keys kept back may need more than one send
 		b.mu.Unlock()
 	}
+}
+
+// begin waits for what a send needs, and then takes its requests.
+func (b *Batcher[R]) begin() (send func(context.Context, []R), batch []R, f *flight) {
+	send, err := b.config.Begin(b.config.Context)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.begun--
+	if batch, f = b.takeLocked(); f == nil {
+		f = new(flight)
+		f.ctx, f.cancel = b.within(b.config.Context)
+	}
+	if err != nil {
+		send = func(context.Context, []R) {}
+		for _, it := range f.items {
+			it.err = err
+		}
+	}
+	b.launchLocked()
+	return send, batch, f
+}
+
+// flyHere sends one request on its caller's goroutine.
+func (b *Batcher[R]) flyHere(ctx context.Context, r R, f *flight) error {
+	it := r.item()
+	defer func() {
+		it.Finish()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.freeLocked(f)
+		b.flying--
+		b.launchLocked()
+	}()
+	send := b.config.Send
+	if b.config.Begin != nil {
+		var err error
+		if send, err = b.config.Begin(ctx); err != nil {
+			return err
+		}
+	}
+	later, stop := b.outlive(ctx)
+	defer stop()
+	send(later, []R{r})
+	if ctx.Err() != nil && later.Err() != nil && !it.finished.Load() {
+		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
+	}
+	return nil
+}
+
+// outlive is the context of a send on its caller's goroutine. Mostly nothing ends it, and
+// then it costs nothing.
+func (b *Batcher[R]) outlive(ctx context.Context) (later context.Context, stop func()) {
+	c := &b.config
+	if ctx.Done() == nil && c.Context.Done() == nil && c.Timeout == 0 {
+		return ctx, func() {}
+	}
+	later, cancel := b.within(context.WithoutCancel(ctx))
+	unwatch := context.AfterFunc(ctx, func() { time.AfterFunc(c.Grace, cancel) })
+	unclose := context.AfterFunc(c.Context, cancel)
+	return later, func() { unwatch(); unclose(); cancel() }
 }
 
 // freeLocked frees the Serial keys of a send that has ended.
@@ -385,14 +481,25 @@ func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	if len(t.batch) == 0 {
 		return nil, nil
 	}
-	f := &flight{items: make([]*Item, len(t.batch)), leave: b.config.Grace > 0}
-	f.waits.Store(int32(len(t.batch)))
+	f := b.boardLocked(t.batch)
+	f.leave = b.config.Grace > 0
+	f.ctx, f.cancel = b.within(b.config.Context)
+	return t.batch, f
+}
+
+// within is a context that lasts for one send.
+func (b *Batcher[R]) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.config.Timeout > 0 {
-		f.ctx, f.cancel = context.WithTimeout(b.config.Context, b.config.Timeout)
-	} else {
-		f.ctx, f.cancel = context.WithCancel(b.config.Context)
+		return context.WithTimeout(ctx, b.config.Timeout)
 	}
-	for i, r := range t.batch {
+	return context.WithCancel(ctx)
+}
+
+// boardLocked makes the send of requests.
+func (b *Batcher[R]) boardLocked(batch []R) *flight {
+	f := &flight{items: make([]*Item, len(batch))}
+	f.waits.Store(int32(len(batch)))
+	for i, r := range batch {
 		it := r.item()
 		f.items[i], it.flight = it, f
 		for _, k := range it.keys {
@@ -401,7 +508,7 @@ func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 			}
 		}
 	}
-	return t.batch, f
+	return f
 }
 
 // taking is a send that is being made up.
@@ -418,8 +525,9 @@ func (t *taking[R]) add(b *Batcher[R], r R) bool {
 	it, c := r.item(), &b.config
 	waits := len(t.batch) > 0 && (c.Kind != nil && c.Kind(r) != c.Kind(t.batch[0]) || c.MaxSize > 0 && t.size+it.size > c.MaxSize ||
 		c.MaxKeys > 0 && t.moreKeys(it) > c.MaxKeys)
+	waits = waits || b.blockedLocked(it)
 	for _, k := range it.keys {
-		waits = waits || k.Rule&Order != 0 && t.blocked[k.Name] || k.Rule&Once != 0 && t.keys[k.Name] || k.Rule&Serial != 0 && b.held[k.Name] > 0
+		waits = waits || k.Rule&Order != 0 && t.blocked[k.Name] || k.Rule&Once != 0 && t.keys[k.Name]
 	}
 	for _, k := range it.keys {
 		switch {

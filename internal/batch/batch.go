@@ -165,6 +165,7 @@ type Batcher[R Request] struct {
 	config Config[R]
 
 	mu     sync.Mutex
+	landed sync.Cond // flying has become 0
 	queue  []R
 	flying int            // sends that have begun, or will as soon as they can
 	begun  int            // those of them that have not taken requests yet
@@ -182,7 +183,9 @@ func New[R Request](c Config[R]) *Batcher[R] {
 	if c.Context == nil {
 		c.Context = context.Background()
 	}
-	return &Batcher[R]{config: c, held: map[string]int{}}
+	b := &Batcher[R]{config: c, held: map[string]int{}}
+	b.landed.L = &b.mu
+	return b
 }
 
 // Do sends r and waits for its answer. If ctx ends first and r was not sent, r never
@@ -295,6 +298,21 @@ func (b *Batcher[R]) Close() {
 	b.queue = nil
 }
 
+// Wait waits until no send is under way.
+func (b *Batcher[R]) Wait() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.flying > 0 {
+		b.landed.Wait()
+	}
+}
+
+func (b *Batcher[R]) landLocked() {
+	if b.flying--; b.flying == 0 {
+		b.landed.Broadcast()
+	}
+}
+
 // Waiting is how many requests have not been sent.
 func (b *Batcher[R]) Waiting() int {
 	b.mu.Lock()
@@ -356,7 +374,7 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 				defer b.mu.Unlock()
 				if counted {
 					counted = false
-					b.flying--
+					b.landLocked()
 					b.launchLocked()
 				}
 			})
@@ -379,7 +397,7 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 		if more = counted; more { // else another send runs in its stead
 			if batch, f, more = b.nextLocked(); !more {
 				counted = false
-				b.flying--
+				b.landLocked()
 			}
 		}
 		b.launchLocked() // what its keys kept back may need more than one send
@@ -405,46 +423,6 @@ func (b *Batcher[R]) begin() (send func(context.Context, []R), batch []R, f *fli
 	}
 	b.launchLocked()
 	return send, batch, f
-}
-
-// flyHere sends one request on its caller's goroutine.
-func (b *Batcher[R]) flyHere(ctx context.Context, r R, f *flight) error {
-	it := r.item()
-	defer func() {
-		it.Finish()
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.freeLocked(f)
-		b.flying--
-		b.launchLocked()
-	}()
-	send := b.config.Send
-	if b.config.Begin != nil {
-		var err error
-		if send, err = b.config.Begin(ctx); err != nil {
-			return err
-		}
-	}
-	later, stop := b.outlive(ctx)
-	defer stop()
-	send(later, []R{r})
-	if ctx.Err() != nil && later.Err() != nil && !it.finished.Load() {
-		return fmt.Errorf("%w: %w", driver.ErrUnknown, ctx.Err())
-	}
-	return nil
-}
-
-// outlive is the context of a send on its caller's goroutine. Mostly nothing ends it, and
-// then it costs nothing.
-func (b *Batcher[R]) outlive(ctx context.Context) (later context.Context, stop func()) {
-	c := &b.config
-	if ctx.Done() == nil && c.Context.Done() == nil && c.Timeout == 0 {
-		return ctx, func() {}
-	}
-	later, cancel := b.within(context.WithoutCancel(ctx))
-	unwatch := context.AfterFunc(ctx, func() { time.AfterFunc(c.Grace, cancel) })
-	unclose := context.AfterFunc(c.Context, cancel)
-	return later, func() { unwatch(); unclose(); cancel() }
 }
 
 // freeLocked frees the Serial keys of a send that has ended.

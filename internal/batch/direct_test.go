@@ -123,6 +123,27 @@ func TestDirectEnds(t *testing.T) {
 	})
 }
 
+// Wait waits for sends on all goroutines.
+func TestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := New(Config[*request]{Direct: true, Max: 1, InFlight: 1, Send: func(context.Context, []*request) { time.Sleep(time.Second) }})
+		b.Wait()
+		began := time.Now()
+		for _, name := range []string{"direct", "next"} {
+			go func() {
+				if err := b.Do(context.Background(), ask(name)); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		b.Wait()
+		if took := time.Since(began); took != 2*time.Second {
+			t.Errorf("waited for %v, want 2s", took)
+		}
+	})
+}
+
 // Requests are taken when a send can begin: until then callers leave and others join.
 func TestBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

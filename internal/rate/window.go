@@ -274,3 +274,11 @@ func (w *Window) Give(s State, _, cost, at, _ int64) State {
 func (w *Window) Numbers() []int64 {
 	return append([]int64{kindWindow, w.Limit, w.Part, w.Life, w.Offset}, w.Windows[:]...)
 }
+
+// Longest is how many numbers a state of the algorithm may have.
+func Longest(a Algorithm) int {
+	if w, ok := a.(*Window); ok && w.Part > 0 {
+		return entries + 2*int(min(w.Limit, w.Life/w.Part))
+	}
+	return 6 // of a bucket or an estimate
+}

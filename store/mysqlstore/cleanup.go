@@ -35,7 +35,7 @@ func (s *Store) sweep() {
 		if s.used.Swap(false) {
 			// What fails is tried again, from the page that failed.
 			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
-			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.limits.changed.Swap(0)), s.sweepLimits)
+			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.changed.Swap(0)), s.sweepLimits)
 			if early || s.recorded.Load() {
 				s.sweepRecords(s.life)
 			}

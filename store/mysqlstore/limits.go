@@ -3,66 +3,19 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"slices"
-	"sync/atomic"
+	"errors"
 
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/batch"
-	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 var _ limits.Store = (*Store)(nil)
 
-const (
-	// limitWorkers bounds how many transactions about limits a process has at
-	// a time. What comes meanwhile is decided in the next ones.
-	limitWorkers = 4
-
-	// limitKeys bounds the rows that one of them locks.
-	limitKeys = 200
-)
-
-// limiter is what a Store needs for rate limits.
-type limiter struct {
-	known   rate.Known
-	changed atomic.Int64 // keys, since the last sweep
-
-	// refused has the keys that refused the last request: then the next one first
-	// reads, without a lock, whether they still do.
-	refused contended.Keys
-
-	batch *batch.Batcher[*limitOp]
-}
-
-// A limitOp is a request that waits for a decision.
-type limitOp struct {
-	batch.Item
-	r     *rate.Request
-	quiet bool // it may well change nothing
-
-	d   limits.Taken
-	err error
-}
-
-// newLimitBatcher decides requests together. Two transactions of this process are never
-// about one key, and no request overtakes an earlier one that asks for one of its keys.
-func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
-	return batch.New(batch.Config[*limitOp]{
-		Send: s.decide, Go: s.serving.Go,
-		Max: maxBatch, InFlight: limitWorkers, Yield: true,
-		Context: s.life, Timeout: patience, Grace: sqlstore.Grace, // see sqlstore.Outlive
-		Keys: func(o *limitOp) []batch.Key {
-			keys := make([]batch.Key, len(o.r.Takes))
-			for i, t := range o.r.Takes {
-				keys[i] = batch.Key{Name: t.Key, Rule: batch.Serial | batch.Order}
-			}
-			return keys
-		},
-		MaxKeys: limitKeys,
-	})
-}
+// limitWorkers bounds how many transactions about limits a process has at a time. What
+// comes meanwhile is decided in the next ones.
+const limitWorkers = 4
 
 // Take implements limits.Store. The clock is the server's, read when the rows
 // are locked.
@@ -76,247 +29,146 @@ func (s *Store) newLimitBatcher() *batch.Batcher[*limitOp] {
 // takes one, mostly ten in all.
 //
 // What was taken is durable before it is answered, as locks are.
-func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
-	r, err := s.limits.known.NewRequest(t)
-	if err != nil {
+func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
+	if err := limits.Check(r); err != nil {
 		return limits.Taken{}, err
 	}
 	if err := s.ready(ctx); err != nil {
 		return limits.Taken{}, err
 	}
-	s.sweepEarly(t.Takes[0].Key)
-	o := &limitOp{Item: batch.NewItem(), r: r}
-	look, first := looks(r), t.Takes[0].Key
-	o.quiet = r.ID == "" && r.Mode <= limits.TakeAnyway && (look || s.limits.refused.Has(first))
-	if err := s.limits.batch.Do(ctx, o); err != nil {
-		return limits.Taken{}, err
-	}
-	if o.err != nil {
-		return limits.Taken{}, o.err
-	}
-	if !look {
-		s.limits.refused.Set(first, !o.d.OK)
-	}
-	return o.d, nil
+	s.sweepEarly(r.Takes[0].Key)
+	return s.limits.Take(ctx, r)
 }
 
-func looks(r *rate.Request) bool {
-	return !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
+func (s *Store) newLimits() *sqlstore.Limits {
+	return sqlstore.NewLimits(traits.Store, batch.Config[*sqlstore.LimitOp]{
+		Max: maxBatch, InFlight: limitWorkers, Grace: sqlstore.Grace, Context: s.life, Timeout: patience,
+	}, func(context.Context) (sqlstore.LimitRows, error) { return limitRows{s}, nil })
 }
 
-// decide answers ops in one transaction, in order, or without one.
-func (s *Store) decide(ctx context.Context, ops []*limitOp) {
-	keys := keysOf(ops)
-	if !slices.ContainsFunc(ops, func(o *limitOp) bool { return !o.quiet }) {
-		var err error
-		if ops, err = s.decideQuietly(ctx, keys, ops); err != nil {
-			fail(ops, s.blame(ctx, err, false))
-			return
+// limitRows implements sqlstore.LimitRows.
+type limitRows struct{ *Store }
+
+func (limitRows) Close() {}
+
+func (s limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx, error) {
+	t := sqlstore.NewLimitTx(traits.Store)
+	committed := true
+	// One statement reads what is committed, and then the clock. It does not see what is
+	// being committed meanwhile, which may have been decided before, too.
+	rows, err := s.single.QueryContext(ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
+		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(keys), ")"))
+	if err == nil {
+		defer rows.Close()
+		for committed && err == nil && rows.Next() {
+			var key, state string
+			var row sqlstore.LimitRow
+			err = rows.Scan(&committed, &t.Clock, &key, &state, &row.Ends)
+			row.State = rate.Parse(state)
+			t.Rows[key] = row
 		}
+		err = errors.Join(err, rows.Err())
 	}
+	if err != nil {
+		return nil, s.blame(ctx, err, false)
+	}
+	if !committed { // a transaction may see what is long outdated
+		return nil, nil
+	}
+	return t, nil
+}
+
+func (s limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (refused bool, err error) {
 	rules, alone := s.alone(ops)
-	for len(ops) > 0 {
+	for {
 		var unsure bool
-		var err error
 		if alone {
 			var done bool
 			if done, unsure, err = s.attemptAlone(ctx, ops[0], rules); done {
-				return
+				return false, nil
 			}
 			alone = err != nil
 		} else if unsure, err = s.attemptLimits(ctx, keys, ops); err == nil {
-			return
+			return false, nil
 		}
 		// The server undid it, or kept it waiting too long: nothing was done.
 		if n := number(err); err != nil && (unsure || !(undone(err) || n == erLockTimeout) || ctx.Err() != nil) {
-			fail(ops, s.blame(ctx, err, unsure))
-			return
+			return n != 0 && !unsure, s.blame(ctx, err, unsure)
 		}
 	}
-}
-
-// keysOf lists the keys of requests, sorted.
-func keysOf(ops []*limitOp) []string {
-	var keys []string
-	for _, o := range ops {
-		for _, t := range o.r.Takes {
-			keys = append(keys, t.Key)
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
-}
-
-func fail(ops []*limitOp, err error) {
-	for _, o := range ops {
-		o.err = err
-	}
-}
-
-// decideQuietly answers ops without a lock, by what is committed, up to the first one
-// that changes something, and returns the rest.
-func (s *Store) decideQuietly(ctx context.Context, keys []string, ops []*limitOp) ([]*limitOp, error) {
-	t := &limitTx{rows: make(map[string]limitRow, len(keys))}
-	// One statement reads what is committed, and then the clock: a decision that it
-	// sees was made before. It does not see one that is being committed meanwhile,
-	// which may have been made before, too.
-	rows, err := s.single.QueryContext(ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
-		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(keys), ")"))
-	if err != nil {
-		return ops, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var key, state string
-		var ends int64
-		var committed bool
-		if err := rows.Scan(&committed, &t.clock, &key, &state, &ends); err != nil || !committed {
-			return ops, err // a transaction may see what is long outdated
-		}
-		t.rows[key] = limitRow{state: rate.Parse(state), ends: ends}
-	}
-	if err := rows.Err(); err != nil {
-		return ops, err
-	}
-	// A request that comes after one that changes something comes after it in the
-	// transaction, too.
-	for i, o := range ops {
-		if t.take(o) {
-			return ops[i:], nil
-		}
-		o.Finish()
-	}
-	return nil, nil
 }
 
 // attemptLimits decides about ops in one transaction. unsure says that it may have
 // been committed in spite of the error.
-func (s *Store) attemptLimits(ctx context.Context, keys []string, ops []*limitOp) (unsure bool, err error) {
+func (s limitRows) attemptLimits(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer ses.close()
-	t := &limitTx{rows: make(map[string]limitRow, len(keys)), ids: make(map[limitID]limitMemory)}
-	if err := ses.run(ctx, append(ses.beginning(), t.reading(keys, ops)...)...); err != nil {
+	t := sqlstore.NewLimitTx(traits.Store)
+	if err := ses.run(ctx, append(ses.beginning(), reading(t, keys, sqlstore.IDsOf(ops))...)...); err != nil {
 		return false, err
 	}
 	for _, o := range ops {
-		t.take(o)
+		t.Take(o)
 	}
-	if unsure, err := t.commit(ctx, ses, keys); err != nil {
+	if t.Changed == 0 {
+		return false, nil // the session undoes it, with the rows that it made
+	}
+	if unsure, err := save(ctx, ses, t); err != nil {
 		return unsure, err
 	}
-	s.limits.changed.Add(int64(t.dirty))
+	s.changed.Add(int64(t.Changed))
 	return false, nil
 }
 
-// A limitTx is the rows of one transaction as they are with what it changed.
-type limitTx struct {
-	clock int64
-	rows  map[string]limitRow
-	ids   map[limitID]limitMemory
-	dirty int // rows that were changed
-}
-
-type limitRow struct {
-	state rate.State
-	ends  int64
-	dirty bool
-	empty bool // it was made by this transaction, or is of no use
-}
-
-type limitID struct{ key, id string }
-
-// A limitMemory is a request that was allowed.
-type limitMemory struct {
-	at, wait, ends int64
-	dirty          bool
-}
-
-// reading locks the rows of the keys, in order, makes those that are missing so that
-// two first requests for a key wait for each other, and reads them and then the clock.
-func (t *limitTx) reading(keys []string, ops []*limitOp) []statement {
-	var ids list
-	for _, o := range ops {
-		if o.r.ID != "" {
-			ids.add(words("(", literal(o.r.Takes[0].Key), ",", literal(o.r.ID), ")"))
-		}
-	}
+// reading locks the rows of the keys and reads them, what is there of IDs, and then the clock.
+func reading(t *sqlstore.LimitTx, keys []string, ids []sqlstore.LimitID) []statement {
 	all := []statement{
 		making(keys),
 		{
 			words("SELECT k,state,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit WHERE k IN (", literals(keys), ")"),
 			func(r *sql.Rows) error {
 				var key, state string
-				var row limitRow
-				err := r.Scan(&key, &state, &row.ends)
-				row.state, row.empty = rate.Parse(state), state == ""
-				t.rows[key] = row
+				var row sqlstore.LimitRow
+				err := r.Scan(&key, &state, &row.Ends)
+				row.State = rate.Parse(state)
+				t.Rows[key] = row
 				return err
 			},
 		},
 	}
-	if ids.text != nil {
+	if len(ids) > 0 {
+		var list list
+		for _, id := range ids {
+			list.add(words("(", literal(id.Key), ",", literal(id.ID), ")"))
+		}
 		all = append(all, statement{
-			words("SELECT k,id,at,wait,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit_id WHERE (k,id) IN (", ids.String(), ")"),
+			words("SELECT k,id,at,wait,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) FROM baton_limit_id WHERE (k,id) IN (", list.String(), ")"),
 			func(r *sql.Rows) error {
-				var id limitID
-				var m limitMemory
-				err := r.Scan(&id.key, &id.id, &m.at, &m.wait, &m.ends)
-				t.ids[id] = m
+				var id sqlstore.LimitID
+				var m sqlstore.LimitMemory
+				err := r.Scan(&id.Key, &id.ID, &m.At, &m.Wait, &m.Ends)
+				t.IDs[id] = m
 				return err
 			},
 		})
 	}
-	return append(all, statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.clock) }})
+	return append(all, statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.Clock) }})
 }
 
-// take decides about one request and reports whether that changes something.
-func (t *limitTx) take(o *limitOp) (changed bool) {
-	r := o.r
-	states := make([]rate.State, len(r.Takes))
-	for i, x := range r.Takes {
-		if row := t.rows[x.Key]; row.ends > t.clock {
-			states[i] = slices.Clone(row.state) // a decision spoils it
-		}
-	}
-	id := limitID{r.Takes[0].Key, r.ID}
-	var past *rate.Past
-	if m, ok := t.ids[id]; ok && r.ID != "" && m.ends > t.clock {
-		past = &rate.Past{At: m.at, Wait: m.wait}
-	}
-	if o.d, changed, o.err = r.Answer(traits.Store, t.clock, states, past); !changed {
-		return false
-	}
-	for i, x := range r.Takes {
-		t.rows[x.Key] = limitRow{
-			state: states[i], ends: t.clock + r.Keep(o.d.Limits[i].Reset).Microseconds(),
-			dirty: true, empty: len(states[i]) == 0,
-		}
-	}
-	t.dirty += len(r.Takes)
-	if r.ID != "" && o.d.OK {
-		t.ids[id] = limitMemory{o.d.At, o.d.Wait.Microseconds(), t.clock + r.Keep(r.Request.Keep).Microseconds() + 1, true}
-	}
-	return true
-}
-
-// commit writes what was changed and commits, mostly in one round trip. If nothing was
-// changed, the transaction is undone, with the rows that it made.
-func (t *limitTx) commit(ctx context.Context, ses *session, keys []string) (unsure bool, err error) {
-	if t.dirty == 0 {
-		return false, nil // the session undoes it
-	}
+// save writes what was changed and commits, mostly in one round trip.
+func save(ctx context.Context, ses *session, t *sqlstore.LimitTx) (unsure bool, err error) {
 	var all []statement
 	var rows, gone, ids list
 	size := 0
-	for _, key := range keys {
-		switch row := t.rows[key]; {
-		case row.empty:
+	for key, row := range t.Rows {
+		switch {
+		case len(row.State) == 0: // nothing is left, or it was only made to be locked
 			gone.add(literal(key))
-		case row.dirty:
-			text := words("(", literal(key), ",'", row.state.Text(), "',", stamp(row.ends), ")")
+		case row.Changed:
+			text := words("(", literal(key), ",'", row.State.Text(), "',", stamp(row.Ends), ")")
 			if size += len(text); size > maxText && rows.text != nil { // long logs go out one after the other
 				if err := ses.run(ctx, saving(&rows)); err != nil {
 					return false, err
@@ -332,9 +184,9 @@ func (t *limitTx) commit(ctx context.Context, ses *session, keys []string) (unsu
 	if gone.text != nil {
 		all = append(all, exec(words("DELETE FROM baton_limit WHERE k IN (", gone.String(), ")")))
 	}
-	for id, m := range t.ids {
-		if m.dirty {
-			ids.add(words("(", literal(id.key), ",", literal(id.id), ",", integer(m.at), ",", integer(m.wait), ",", stamp(m.ends), ")"))
+	for id, m := range t.IDs {
+		if m.Changed {
+			ids.add(words("(", literal(id.Key), ",", literal(id.ID), ",", integer(m.At), ",", integer(m.Wait), ",", stamp(m.Ends), ")"))
 		}
 	}
 	if ids.text != nil {
@@ -454,10 +306,10 @@ func (s *Store) sweepSomeIDs(ctx context.Context, n int) (found int, err error) 
 	err = ses.run(ctx, append(ses.beginning(), statement{
 		words("SELECT k,id FROM baton_limit_id WHERE ends<=UTC_TIMESTAMP(6) ORDER BY ends LIMIT ", integer(int64(n)), " FOR UPDATE SKIP LOCKED"),
 		func(r *sql.Rows) error {
-			var id limitID
-			err := r.Scan(&id.key, &id.id)
+			var id sqlstore.LimitID
+			err := r.Scan(&id.Key, &id.ID)
 			found++
-			old.add(words("(", literal(id.key), ",", literal(id.id), ")"))
+			old.add(words("(", literal(id.Key), ",", literal(id.ID), ")"))
 			return err
 		},
 	})...)

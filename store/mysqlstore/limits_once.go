@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // The server decides by itself what needs no list and no conversion: a bucket, or a
@@ -16,11 +16,11 @@ import (
 // server was not certain and did not write, all is done again in two round trips.
 
 // alone reports what the server needs to know to decide about ops by itself.
-func (s *Store) alone(ops []*limitOp) (rules string, ok bool) {
+func (s limitRows) alone(ops []*sqlstore.LimitOp) (rules string, ok bool) {
 	if len(ops) != 1 || !s.multi {
 		return "", false
 	}
-	r := ops[0].r
+	r := ops[0].Request
 	if len(r.Takes) != 1 || r.Mode != limits.TakeIfAllowed || r.ID != "" || r.MaxWait != 0 || r.TurnWithin != 0 {
 		return "", false
 	}
@@ -75,14 +75,14 @@ func fixedRules(w *rate.Window, cost int64, now, keep string) string {
 
 // attemptAlone makes the decision about one request in one round trip. done is
 // false if it must be made in two. unsure is as in attemptLimits.
-func (s *Store) attemptAlone(ctx context.Context, o *limitOp, rules string) (done, unsure bool, err error) {
+func (s limitRows) attemptAlone(ctx context.Context, o *sqlstore.LimitOp, rules string) (done, unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
 		return false, false, err
 	}
 	defer ses.close()
-	key := o.r.Takes[0].Key
-	t := &limitTx{rows: make(map[string]limitRow, 1)}
+	key := o.Request.Takes[0].Key
+	t := sqlstore.NewLimitTx(traits.Store)
 	wrote, committing := false, false
 	row := words("(SELECT state AS s,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) AS e,", micros, " AS c FROM baton_limit WHERE k=", literal(key), ") l")
 	all := append(ses.beginning(),
@@ -91,12 +91,12 @@ func (s *Store) attemptAlone(ctx context.Context, o *limitOp, rules string) (don
 		exec(words("UPDATE baton_limit SET state=@baton_x,ends=TIMESTAMP'1970-01-01 00:00:00'+INTERVAL @baton_c+@baton_y MICROSECOND WHERE @baton_w=1 AND k=", literal(key))),
 		statement{"SELECT @baton_s,@baton_e,@baton_c,@baton_w=1", func(r *sql.Rows) error {
 			var state string
-			var row limitRow
-			if err := r.Scan(&state, &row.ends, &t.clock, &wrote); err != nil {
+			var row sqlstore.LimitRow
+			if err := r.Scan(&state, &row.Ends, &t.Clock, &wrote); err != nil {
 				return err
 			}
-			row.state = rate.Parse(state)
-			t.rows[key] = row
+			row.State = rate.Parse(state)
+			t.Rows[key] = row
 			committing = wrote
 			return nil
 		}},
@@ -105,21 +105,21 @@ func (s *Store) attemptAlone(ctx context.Context, o *limitOp, rules string) (don
 		return false, mayBeDone(committing, err), err
 	}
 	ses.done()
-	changed := t.take(o)
+	changed := t.Take(o)
 	if changed && !wrote {
 		return false, false, nil
 	}
 	if wrote {
-		s.limits.changed.Add(1)
+		s.changed.Add(1)
 	}
 	return true, false, nil
 }
 
-// making locks the rows of the keys, in order, and makes those that are missing, so
+// making locks the rows of the keys, which are sorted, and makes those that are missing, so
 // that two first requests for a key wait for each other.
 func making(keys []string) statement {
 	var missing list
-	for _, key := range slices.Sorted(slices.Values(keys)) {
+	for _, key := range keys {
 		missing.add(words("(", literal(key), ",'','1970-01-01')"))
 	}
 	return exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", missing.String(), " ON DUPLICATE KEY UPDATE ends=baton_limit.ends"))

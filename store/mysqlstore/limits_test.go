@@ -227,7 +227,7 @@ func TestLimitsThatWaitShareATransaction(t *testing.T) {
 		wg.Go(func() { takeOne(t, s, "k", l, 1) })
 	}
 	// One worker is busy with the key, so that no other takes them.
-	eventually(t, "all wait", 10*time.Second, func() bool { return s.limits.batch.Waiting() == 31 })
+	eventually(t, "all wait", 10*time.Second, func() bool { return s.limits.Waiting() == 31 })
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
 		t.Errorf("a caller that left: %v", err)
@@ -517,7 +517,7 @@ func TestLimitsClose(t *testing.T) {
 	go ask(first)
 	awaitBlocked(t, d, 1)
 	go ask(second)
-	eventually(t, "the second waits", 10*time.Second, func() bool { return s.limits.batch.Waiting() == 1 })
+	eventually(t, "the second waits", 10*time.Second, func() bool { return s.limits.Waiting() == 1 })
 	closed := make(chan error, 1)
 	go func() { closed <- s.Close() }()
 	if err := <-second; !errors.Is(err, driver.ErrClosed) {

@@ -33,7 +33,8 @@ type Store struct {
 	watchers sqlstore.Watchers
 	renewal  sqlstore.Renewals // of what is held
 	confirm  sqlstore.Renewals // of positions
-	limits   limiter
+	limits   *sqlstore.Limits
+	changed  atomic.Int64 // rows of limits, since the last sweep
 	inserted atomic.Int64 // rows of new keys, since the last sweep
 	used     atomic.Bool  // since the last sweep
 	early    atomic.Bool  // the first request starts a sweep at once
@@ -117,7 +118,7 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
 	s.early.Store(s.opts.early())
-	s.limits.batch = s.newLimitBatcher()
+	s.limits = s.newLimits()
 	s.queues = make(map[string]*keyQueue)
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -261,7 +262,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.limits.batch.Close()
+	s.limits.Close()
 	for _, l := range s.queues {
 		l.Close()
 	}
@@ -271,6 +272,7 @@ func (s *Store) Close() error {
 	ended := make(chan struct{})
 	go func() {
 		s.left.Close(closeWithin)
+		s.limits.Wait()
 		s.serving.Wait()
 		close(ended)
 	}()

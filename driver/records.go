@@ -110,7 +110,8 @@ type Record struct {
 	Done bool
 	Outcome
 
-	// When the last attempt began and ended, to be shown to people.
+	// When the last attempt began and ended, by the clocks of the machines that said so, to
+	// be shown to people.
 	Began, Finished time.Time
 
 	// Left is how much longer the record is kept, at least.

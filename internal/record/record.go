@@ -7,6 +7,7 @@ package record
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -15,16 +16,16 @@ import (
 // A State is what is kept of one operation. Times are microseconds since 1970. The zero
 // State is that of an unknown operation.
 type State struct {
-	Token    int64  `json:"token,string"`
-	Owner    string `json:"owner,omitempty"`
-	Attempts int64  `json:"attempts"`
-	Done     bool   `json:"done,omitempty"`
-	Failed   bool   `json:"failed,omitempty"`
-	Retry    bool   `json:"retry,omitempty"`
-	Result   []byte `json:"result,omitempty"`
-	Began    int64  `json:"began_us"`
-	Finished int64  `json:"finished_us,omitempty"`
-	Until    int64  `json:"until_us,omitempty"` // 0 where the store itself removes what has expired
+	Token    int64
+	Owner    string
+	Attempts int64
+	Done     bool
+	Failed   bool
+	Retry    bool
+	Result   []byte
+	Began    int64
+	Finished int64
+	Until    int64 // 0 where the store itself removes what has expired
 }
 
 // Exists reports whether there is a record at a time.
@@ -117,6 +118,13 @@ func moment(micros int64) time.Time {
 	return time.UnixMicro(micros)
 }
 
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
 // Word is the word for the state.
 func (s State) Word() string { return Word(s.Done, driver.Outcome{Failed: s.Failed, Retry: s.Retry}) }
 
@@ -126,21 +134,39 @@ func (s *State) SetWord(word string) {
 	s.Done, s.Failed, s.Retry = done, o.Failed, o.Retry
 }
 
-// Text is the state in one line of JSON, for stores that keep text; an operator can
-// read it.
-func (s State) Text() []byte {
-	b, _ := json.Marshal(s) // nothing in it can fail
-	return b
+// A head is the first line of the text of a State.
+type head struct {
+	State    string    `json:"state"`
+	Token    int64     `json:"token,string"`
+	Owner    string    `json:"owner"`
+	Attempts int64     `json:"attempts"`
+	Began    time.Time `json:"began"`
+	Finished time.Time `json:"finished,omitzero"`
+	Until    int64     `json:"until_us,omitempty"`
 }
 
-// Parse reads what Text has written.
-func Parse(text []byte) (State, error) {
-	var s State
-	if err := json.Unmarshal(text, &s); err != nil {
+// Text is what stores keep: a line of JSON that an operator can read, and the result
+// behind it as it is. The line has less than a kilobyte.
+func (s State) Text() string {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(head{s.Word(), s.Token, s.Owner, s.Attempts, moment(s.Began).UTC(), moment(s.Finished).UTC(), s.Until}) // nothing in it can fail
+	b.Write(s.Result)
+	return b.String()
+}
+
+// Parse reads what Text has written. What is cut off behind the line is missing in the
+// result.
+func Parse(text string) (State, error) {
+	line, result, _ := strings.Cut(text, "\n")
+	var h head
+	if err := json.Unmarshal([]byte(line), &h); err != nil {
 		return State{}, fmt.Errorf("what is kept of an operation cannot be read: %w", err)
 	}
-	if s.Token <= 0 {
-		return State{}, fmt.Errorf("what is kept of an operation has no token: %.100q", text)
+	s := State{Token: h.Token, Owner: h.Owner, Attempts: h.Attempts, Result: []byte(result), Began: micros(h.Began), Finished: micros(h.Finished), Until: h.Until}
+	if s.SetWord(h.State); s.Token <= 0 || s.Word() != h.State {
+		return State{}, fmt.Errorf("what is kept of an operation has no token or no state: %.100q", line)
 	}
 	return s, nil
 }

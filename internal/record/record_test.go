@@ -10,17 +10,25 @@ import (
 
 func TestTextAndParse(t *testing.T) {
 	for _, s := range []State{
-		{Token: 1, Attempts: 1, Began: 5},
+		{Token: 1, Attempts: 1, Began: 5, Result: []byte{}},
 		{Token: 2, Attempts: 1, Retry: true, Result: []byte("exit 3"), Began: 5, Finished: 6},
-		{Token: 1<<63 - 1, Owner: "a \"b\" <ü>", Attempts: 3, Done: true, Failed: true, Result: []byte("\x00\xff"), Began: 5, Finished: 6, Until: 7},
+		{Token: 1<<63 - 1, Owner: "a \"b\" <ü>", Attempts: 3, Done: true, Failed: true, Result: []byte("\n\x00\xff\n"), Began: 5, Finished: 6},
 	} {
 		got, err := Parse(s.Text())
 		if err != nil || !reflect.DeepEqual(got, s) {
 			t.Errorf("%s: read as %+v, %v", s.Text(), got, err)
 		}
 	}
-	for _, text := range []string{"", "{", "[]", "{}", `{"token":"0"}`, `{"token":"-4"}`, `{"token":7}`} {
-		if s, err := Parse([]byte(text)); err == nil {
+	done := State{Token: 7, Owner: "host:1 <job>", Attempts: 2, Done: true, Result: []byte("paid"), Began: 1_790_000_000_000_001, Finished: 1_790_000_001_500_000}
+	const want = `{"state":"succeeded","token":"7","owner":"host:1 <job>","attempts":2,"began":"2026-09-21T14:13:20.000001Z","finished":"2026-09-21T14:13:21.5Z"}` + "\npaid"
+	if got := done.Text(); got != want {
+		t.Errorf("an operator reads\n%s, want\n%s", got, want)
+	}
+	for _, text := range []string{
+		"", "{", "[]", "{}", `{"token":"1"}`, `{"state":"begun","token":"0"}`, `{"state":"begun","token":"-4"}`, `{"state":"begun","token":7}`,
+		`{"state":"over","token":"7"}`, `{"state":"begun","token":"7","began":"now"}`,
+	} {
+		if s, err := Parse(text); err == nil {
 			t.Errorf("%q is read as %+v", text, s)
 		}
 	}

@@ -77,7 +77,7 @@ func (s *Store) changeRecord(ctx context.Context, key string, keep time.Duration
 		if err != nil || !changed {
 			return st.Record(key, now), err
 		}
-		switch written, err := s.replaceKept(ctx, s.recordName(key), string(st.Text()), k.rev, k.lease, keep); {
+		switch written, err := s.replaceKept(ctx, s.recordName(key), st.Text(), k.rev, k.lease, keep); {
 		case err != nil:
 			return driver.Record{}, err
 		case written:
@@ -96,7 +96,7 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 	}
 	for _, kv := range resp.Kvs {
 		k.rev, k.lease = kv.ModRevision, kv.Lease
-		if k.State, err = record.Parse(kv.Value); err != nil {
+		if k.State, err = record.Parse(string(kv.Value)); err != nil {
 			return k, fmt.Errorf("etcd: %q: %w", s.recordName(key), err)
 		}
 	}
@@ -178,7 +178,7 @@ func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver
 			for _, kv := range resp.Kvs {
 				next = append(append(next[:0:0], kv.Key...), 0)
 				key := strings.TrimPrefix(string(kv.Key), dir)
-				st, err := record.Parse(kv.Value)
+				st, err := record.Parse(string(kv.Value))
 				if err == nil && check.Key(key) == nil && !yield(st.Listed(key, 0), nil) {
 					return
 				}

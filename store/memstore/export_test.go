@@ -1,5 +1,7 @@
 package memstore
 
+import "github.com/batonhq/baton/internal/kept"
+
 // Forget removes all that the store keeps of key, except for the watches.
 func (s *Store) Forget(key string) {
 	sh := s.shard(key)
@@ -62,9 +64,9 @@ func (s *Store) Buckets() (n int) {
 
 // Records counts what the store remembers of operations.
 func (s *Store) Records() int {
-	s.records.mu.Lock()
-	defer s.records.mu.Unlock()
-	return len(s.records.states)
+	s.texts.mu.Lock()
+	defer s.texts.mu.Unlock()
+	return len(s.texts.all[kept.RecordsFolder])
 }
 
 // Divide divides as the limits do.

@@ -3,171 +3,99 @@ package memstore
 import (
 	"context"
 	"iter"
-	"maps"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/driver/check"
-	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/rate"
-	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/kept"
 )
 
-// records are few and seldom used, compared with locks: one mutex guards them.
-type records struct {
-	mu     sync.Mutex
-	states map[string]record.State
+// records and overrides implement driver.Records, driver.RecordLister and
+// limits.Overrider.
+type (
+	records   = kept.Records
+	overrides = kept.Overrides
+)
+
+// texts are few and seldom used, compared with locks: one mutex guards them.
+type texts struct {
+	mu  sync.Mutex
+	all map[kept.Folder]map[string]keptText
 }
 
-// BeginAttempt implements driver.Records.
-func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := check.Begin(a, keep); err != nil {
-		return driver.Record{}, err
+type keptText struct {
+	text string
+	ends time.Duration // on the store's clock
+}
+
+// at is what there is of a key at a time.
+func (t keptText) at(key string, now time.Duration) kept.Text {
+	if t.ends <= now {
+		return kept.Text{}
 	}
-	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
+	return kept.Text{Key: key, Text: t.text, Left: t.ends - now}
 }
 
-// FinishAttempt implements driver.Records.
-func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := check.Finish(a, o, keep); err != nil {
-		return driver.Record{}, err
+func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
+	s.texts.mu.Lock()
+	defer s.texts.mu.Unlock()
+	if err := s.check(ctx); err != nil {
+		return is, false, err
 	}
-	return s.record(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
-}
-
-// FindRecord implements driver.Records.
-func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := check.Key(key); err != nil {
-		return driver.Record{}, err
+	now, all := s.now(), s.texts.all[f]
+	if is = all[key].at(key, now); is.Text != old {
+		return is, false, nil
 	}
-	return s.record(ctx, key, (*record.State).Find)
-}
-
-// ForgetRecord implements driver.Records.
-func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := check.Key(key); err != nil {
-		return err
+	// A few others, wherever the map begins: more that have expired than a caller can add.
+	looked := 0
+	for k, other := range all {
+		if looked++; looked > 4 {
+			break
+		}
+		if other.ends <= now {
+			delete(all, k)
+		}
 	}
-	_, err := s.record(ctx, key, (*record.State).Forget)
-	return err
+	if next == "" {
+		delete(all, key)
+		return kept.Text{}, true, nil
+	}
+	if all == nil {
+		if s.texts.all == nil {
+			s.texts.all = make(map[kept.Folder]map[string]keptText)
+		}
+		all = make(map[string]keptText)
+		s.texts.all[f] = all
+	}
+	all[key] = keptText{next, now + keep}
+	return all[key].at(key, now), true, nil
 }
 
-// ListRecords implements driver.RecordLister.
-func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return func(yield func(driver.Record, error) bool) {
-		s.records.mu.Lock()
+func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
+	return func(yield func(kept.Text, error) bool) {
+		s.texts.mu.Lock()
 		var keys []string
-		for key := range s.records.states {
+		for key := range s.texts.all[f] {
 			if strings.HasPrefix(key, prefix) {
 				keys = append(keys, key)
 			}
 		}
-		s.records.mu.Unlock()
+		s.texts.mu.Unlock()
 		if err := s.check(ctx); err != nil {
-			yield(driver.Record{}, err)
+			yield(kept.Text{}, err)
 			return
 		}
 		for _, key := range keys {
 			if err := s.check(ctx); err != nil {
-				yield(driver.Record{}, err)
+				yield(kept.Text{}, err)
 				return
 			}
-			s.records.mu.Lock()
-			st, now := s.records.states[key], s.now().Microseconds()
-			s.records.mu.Unlock()
-			if st.Exists(now) && !yield(st.Listed(key, now), nil) {
+			s.texts.mu.Lock()
+			is := s.texts.all[f][key].at(key, s.now())
+			s.texts.mu.Unlock()
+			if is.Text != "" && !yield(is, nil) {
 				return
 			}
 		}
 	}
-}
-
-func (s *Store) record(ctx context.Context, key string, act func(*record.State, int64) (changed bool, err error)) (driver.Record, error) {
-	s.records.mu.Lock()
-	defer s.records.mu.Unlock()
-	if err := s.check(ctx); err != nil {
-		return driver.Record{}, err
-	}
-	now := s.now().Microseconds()
-	st := s.records.states[key]
-	changed, err := act(&st, now)
-	if err != nil {
-		return driver.Record{}, err
-	}
-	if changed {
-		s.records.put(key, st, now)
-	}
-	return st.Record(key, now), nil
-}
-
-// put also looks at a few other records, wherever the map begins, and drops those that
-// have expired: more than a caller can add.
-func (r *records) put(key string, st record.State, now int64) {
-	if r.states == nil {
-		r.states = make(map[string]record.State)
-	}
-	looked := 0
-	for k, other := range r.states {
-		if looked++; looked > 4 {
-			break
-		}
-		if !other.Exists(now) {
-			delete(r.states, k)
-		}
-	}
-	if st.Token == 0 {
-		delete(r.states, key)
-		return
-	}
-	r.states[key] = st
-}
-
-// overrides of limits, by key.
-type overrides struct {
-	mu  sync.Mutex
-	all map[string]rate.Override
-}
-
-// SetOverride implements limits.Overrider.
-func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
-	if err := limits.CheckOverride(o, keep); err != nil {
-		return err
-	}
-	s.overrides.mu.Lock()
-	defer s.overrides.mu.Unlock()
-	if err := s.check(ctx); err != nil {
-		return err
-	}
-	now, all := s.now().Microseconds(), s.overrides.all
-	maps.DeleteFunc(all, func(_ string, kept rate.Override) bool { return kept.Until <= now })
-	if keep == 0 {
-		delete(all, o.Key)
-		return nil
-	}
-	if _, stands := all[o.Key]; !stands && len(all) >= limits.MaxOverrides {
-		return &limits.OverridesFullError{Key: o.Key, Store: traits.Store}
-	}
-	if all == nil {
-		s.overrides.all = make(map[string]rate.Override)
-	}
-	s.overrides.all[o.Key] = rate.NewOverride(o, now, keep)
-	return nil
-}
-
-// Overrides implements limits.Overrider.
-func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
-	s.overrides.mu.Lock()
-	defer s.overrides.mu.Unlock()
-	if err := s.check(ctx); err != nil {
-		return nil, err
-	}
-	now := s.now().Microseconds()
-	for key, kept := range s.overrides.all {
-		if o, stands := kept.At(key, now); stands {
-			all = append(all, o)
-		}
-	}
-	return all, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/local"
 	"github.com/batonhq/baton/internal/lockstate"
 	"github.com/batonhq/baton/internal/quorum"
@@ -42,8 +43,9 @@ type Store struct {
 	shards [numShards]shard
 	limits [numShards]limitShard
 
-	records   records
-	overrides overrides
+	texts texts
+	records
+	overrides
 
 	known   rate.Known
 	changes atomic.Uint64 // of limits
@@ -74,7 +76,10 @@ var (
 // New returns an empty store.
 func New() *Store {
 	now := time.Now()
-	return &Store{life: driver.NewID(), seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano()), base: now.UnixMicro()}
+	s := &Store{life: driver.NewID(), seed: maphash.MakeSeed(), opened: now, epoch: time.Duration(now.UnixNano()), base: now.UnixMicro()}
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
+	return s
 }
 
 // Traits implements driver.Locks.
@@ -100,12 +105,9 @@ func (s *Store) Close() error {
 			}
 		}
 	}
-	s.records.mu.Lock()
-	s.records.states = nil
-	s.records.mu.Unlock()
-	s.overrides.mu.Lock()
-	s.overrides.all = nil
-	s.overrides.mu.Unlock()
+	s.texts.mu.Lock()
+	s.texts.all = nil
+	s.texts.mu.Unlock()
 	return nil
 }
 

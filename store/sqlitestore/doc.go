@@ -24,8 +24,7 @@
 // holder, if it was granted without queueing. The table baton_claim has the waiters, the
 // holders that were granted out of the queue, and shared holders; package sqlstore grants
 // from them. The view baton_show shows both. Times are microseconds since the machine was
-// booted. baton_limit, baton_record and baton_override have rate limits, records and
-// overrides.
+// booted. baton_limit has rate limits, baton_kept records and overrides.
 //
 // # What it does not
 //

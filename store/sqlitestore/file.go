@@ -13,6 +13,8 @@ import (
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/batonhq/baton/internal/kept"
 )
 
 // oldestSQLite is the first version in which two connections that restart the
@@ -36,6 +38,8 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	}
 	s = &Store{path: path, opts: o, served: make(chan struct{}), sweeper: sweeper{commits: max(0, o.sweepGap-o.early)}, limits: limiter{changed: max(0, limitSweepGap-o.early)}}
 	s.work.L = &s.mu
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
 	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
 
 	dir := filepath.Dir(path)

@@ -21,7 +21,7 @@ var keptSchema string
 const schemaVersion = 1
 
 // names are what the schema makes: tables, indexes and a view.
-const names = "'baton_meta', 'baton_lock', 'baton_claim', 'baton_show', 'baton_limit', 'baton_limit_id', 'baton_limit_id_ends', 'baton_override', 'baton_record', 'baton_record_until'"
+const names = "'baton_meta', 'baton_lock', 'baton_claim', 'baton_show', 'baton_limit', 'baton_limit_id', 'baton_limit_id_ends', 'baton_kept', 'baton_kept_until'"
 
 // migrate makes the tables and, after a reboot, empties them.
 func (s *Store) migrate(opening context.Context) error {

@@ -23,6 +23,8 @@ type Store struct {
 	path string // absolute
 	file os.FileInfo
 	opts options
+	records
+	overrides
 
 	beside  *os.File // the directory FILE-wake
 	foreign bool     // root works in another user's directory: see asOwner

@@ -45,14 +45,10 @@ const (
 	stSweepLimitPage
 	stSweepLimit
 	stSweepLimitID
-	stRecord
-	stSaveRecord
-	stDropRecord
-	stSweepRecords
-	stSaveOverride
-	stDropOverride
-	stCountOverrides
-	stSweepOverrides
+	stText
+	stSaveText
+	stDropText
+	stSweepTexts
 	numStatements
 )
 
@@ -136,22 +132,14 @@ var statements = [numStatements]string{
 	stSweepLimitID: `DELETE FROM baton_limit_id WHERE (k, id) IN
 		(SELECT k, id FROM baton_limit_id WHERE ends <= ?1 ORDER BY ends LIMIT +?2)`,
 
-	// Of records.
-	stRecord: `SELECT state, token, owner, attempts, began, finished, until, result FROM baton_record WHERE k = ?1`,
-	stSaveRecord: `INSERT INTO baton_record (k, state, token, owner, attempts, began, finished, until, result)
-		VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-		ON CONFLICT (k) DO UPDATE SET (state, token, owner, attempts, began, finished, until, result) = (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)`,
-	stDropRecord: `DELETE FROM baton_record WHERE k = ?1`,
+	// Of records and overrides. ?1 the folder, ?2 key.
+	stText: `SELECT text, until FROM baton_kept WHERE folder = ?1 AND k = ?2`,
+	stSaveText: `INSERT INTO baton_kept (folder, k, text, until) VALUES (?1, ?2, ?3, ?4)
+		ON CONFLICT (folder, k) DO UPDATE SET (text, until) = (?3, ?4)`,
+	stDropText: `DELETE FROM baton_kept WHERE folder = ?1 AND k = ?2`,
 
-	// A few expired records, ?1 the present: more than are written.
-	stSweepRecords: `DELETE FROM baton_record WHERE k IN (SELECT k FROM baton_record WHERE until <= ?1 ORDER BY until LIMIT 4)`,
-
-	// Of overrides. The others are those of other keys.
-	stSaveOverride: `INSERT INTO baton_override (k, n, period, burst, until) VALUES (?1, ?2, ?3, ?4, ?5)
-		ON CONFLICT (k) DO UPDATE SET (n, period, burst, until) = (?2, ?3, ?4, ?5)`,
-	stDropOverride:   `DELETE FROM baton_override WHERE k = ?1`,
-	stCountOverrides: `SELECT count(*) FROM baton_override WHERE k <> ?1`,
-	stSweepOverrides: `DELETE FROM baton_override WHERE until <= ?1`,
+	// A few expired ones, ?1 the present: more than are written.
+	stSweepTexts: `DELETE FROM baton_kept WHERE rowid IN (SELECT rowid FROM baton_kept WHERE until <= ?1 ORDER BY until LIMIT 4)`,
 }
 
 // begin starts a transaction that may write at once: one that began by reading could

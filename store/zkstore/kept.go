@@ -187,7 +187,7 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 		return k, refused("read", path, err)
 	}
 	k.exists, k.version = true, n.stat.Version
-	if k.State, err = record.Parse(n.data); err != nil {
+	if k.State, err = record.Parse(string(n.data)); err != nil {
 		return k, fmt.Errorf("zookeeper node %s: %w", path, err)
 	}
 	return k, nil
@@ -250,7 +250,7 @@ func (s *Store) changeRecord(ctx context.Context, key string, change func(*recor
 // writeRecord replaces the record that was read. It reports whether that was still
 // there.
 func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State) (bool, error) {
-	path, text := s.recordPath(key), st.Text()
+	path, text := s.recordPath(key), []byte(st.Text())
 	if k.link.id != s.session.link().id {
 		return false, nil // too late to compare versions
 	}
@@ -370,7 +370,7 @@ func (s *Store) showRecords(ctx context.Context, keys []string, show func(driver
 		} else if errs[i] != nil {
 			return false, refused("read", s.recordPath(key), errs[i])
 		}
-		st, err := record.Parse(data[i].data)
+		st, err := record.Parse(string(data[i].data))
 		if err == nil && st.Exists(from) && !show(st.Listed(key, max(to, st.Began, st.Finished))) {
 			return false, nil
 		}
@@ -445,7 +445,7 @@ func (s *Store) sweepFolder(ctx context.Context, folder string, most int) (looks
 		} else if err != nil {
 			return looks, err
 		}
-		st, err := record.Parse(n.data)
+		st, err := record.Parse(string(n.data))
 		if err != nil || max(st.Until, st.Finished)+s.deadFor.Microseconds() > from {
 			continue // a node that is no record is not ours to delete
 		}

@@ -265,7 +265,7 @@ type AcquireResponse struct {
 	// The fencing token.
 	Token       int64  `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	RemainingMs uint32 `protobuf:"varint,4,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
-	// Unless HELD: who has the lock, as far as is known, and how many wait.
+	// Unless HELD: who has the lock, as far as is known, and how many wait, if the caller may list the key.
 	Holders       []*Holder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
 	Waiting       uint32    `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
 	unknownFields protoimpl.UnknownFields

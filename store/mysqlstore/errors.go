@@ -119,7 +119,7 @@ func failure(err error, unsure bool) error {
 }
 
 // ErrVersion says that the server is too old.
-var ErrVersion = errors.New("the server is too old: MariaDB " + oldestMariaDB + " or MySQL " + oldestMySQL + " is needed")
+var ErrVersion = errors.New("the server is too old: MariaDB 10.6.0 or MySQL 8.0.1 is needed")
 
 // refusal is the error of a server on which locks would not work.
 type refusal struct {

@@ -3,58 +3,26 @@ package mysqlstore
 import (
 	"context"
 	"database/sql"
-	"fmt"
-	"net"
+	"math"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
-)
-
-// The oldest servers that skip locked rows.
-const (
-	oldestMariaDB = "10.6.0"
-	oldestMySQL   = "8.0.1"
+	"github.com/batonhq/baton/internal/findings"
 )
 
 func isMariaDB(version string) bool { return strings.Contains(strings.ToLower(version), "mariadb") }
 
-func versionProblem(version string) (driver.Finding, bool) {
-	oldest, name := oldestMySQL, "MySQL"
-	number := version
+// judgeVersion looks for a server that cannot skip locked rows.
+func judgeVersion(version string) (all findings.Table) {
+	number := strings.TrimPrefix(version, "5.5.5-") // MariaDB says so to clients that are afraid of two digits
+	old := findings.Older(version, 8, 0, 1)
 	if isMariaDB(version) {
-		oldest, name = oldestMariaDB, "MariaDB"
-		number = strings.TrimPrefix(number, "5.5.5-") // for clients that are afraid of two digits
+		old = findings.Older(number, 10, 6, 0)
 	}
-	if !older(number, oldest) {
-		return driver.Finding{}, false
-	}
-	return driver.Finding{
-		Name: "version", Severity: driver.Unsafe,
-		What: fmt.Sprintf("the server is %s %s, which cannot skip rows that others have locked", name, number),
-		Mend: "update it to MariaDB " + oldestMariaDB + " or MySQL " + oldestMySQL + " or newer",
-	}, true
-}
-
-// older compares versions by the numbers at their beginning.
-func older(version, than string) bool {
-	a, b := strings.Split(version, "."), strings.Split(than, ".")
-	for i := range b {
-		if i >= len(a) {
-			return false
-		}
-		digits := a[i]
-		if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
-			digits = digits[:end]
-		}
-		have, err := strconv.Atoi(digits)
-		want, _ := strconv.Atoi(b[i]) // ours
-		if err != nil || have != want {
-			return err == nil && have < want
-		}
-	}
-	return false
+	all.Say(old, "version", driver.Unsafe, "update it to MariaDB 10.6.0 or MySQL 8.0.1 or newer", "the server is version %s, which cannot skip rows that others have locked", number)
+	return all
 }
 
 func schemaFinding(wrong []string) driver.Finding {
@@ -80,7 +48,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return all, nil
 }
 
-func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
+func (s *Store) examine(ctx context.Context) (all findings.Table, err error) {
 	v, err := s.variables(ctx)
 	if err != nil {
 		return nil, err
@@ -105,11 +73,8 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		if err := rows.Scan(&table, &engine); err != nil {
 			return all, err
 		}
-		all = append(all, driver.Finding{
-			Name: "engine", Severity: driver.Unsafe,
-			What: fmt.Sprintf("table %s is kept by the engine %s, which has no transactions: two holders are possible, more than a limit allows, and operations that happen twice", table, engine),
-			Mend: fmt.Sprintf("ALTER TABLE %s ENGINE=InnoDB", table),
-		})
+		all.Say(true, "engine", driver.Unsafe, "ALTER TABLE "+table+" ENGINE=InnoDB",
+			"table %s is kept by the engine %s, which has no transactions: two holders are possible, more than a limit allows, and operations that happen twice", table, engine)
 	}
 	if err := rows.Err(); err != nil {
 		return all, err
@@ -119,19 +84,10 @@ func (s *Store) examine(ctx context.Context) (all []driver.Finding, err error) {
 		return all, err
 	}
 	for _, table := range denied {
-		all = append(all, driver.Finding{
-			Name: "privileges", Severity: driver.Unsafe,
-			What: "this user may not read and write " + table,
-			Mend: "GRANT SELECT, INSERT, UPDATE, DELETE ON " + table + " TO …",
-		})
+		all.Say(true, "privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+table+" TO …", "this user may not read and write %s", table)
 	}
-	if s.remote {
-		all = append(all, driver.Finding{
-			Name: "tls", Severity: driver.Note,
-			What: "the connection is not encrypted: an attacker on the way can take or break locks",
-			Mend: "set up TLS on the server, then write tls=true or ca=FILE in the URL",
-		})
-	}
+	all.Say(s.remote, "tls", driver.Note, "set up TLS on the server, then write tls=true or ca=FILE in the URL",
+		"the connection is not encrypted: an attacker on the way can take or break locks")
 	return all, nil
 }
 
@@ -185,85 +141,39 @@ func (s *Store) variables(ctx context.Context) (map[string]string, error) {
 func on(value string) bool { return value == "on" || value == "1" }
 
 // judge says what is wrong with the settings of a server.
-func judge(v map[string]string) (all []driver.Finding) {
-	add := func(wrong bool, f driver.Finding) {
-		if wrong {
-			all = append(all, f)
-		}
-	}
+func judge(v map[string]string) findings.Table {
+	const unsafe, slow, note = driver.Unsafe, driver.Slow, driver.Note
+	all := judgeVersion(v["version"])
 	has := func(name, value string) bool { return v[name] != "" && v[name] != value }
-	f, old := versionProblem(v["version"])
-	add(old, f)
-	add(on(v["read_only"]) || on(v["super_read_only"]) || on(v["innodb_read_only"]), driver.Finding{
-		Name: "read_only", Severity: driver.Unsafe,
-		What: "the server is read-only, as replicas are: no lock can be taken on it, or only by users with special rights, whose locks the primary does not know",
-		Mend: "name the primary in the URL",
-	})
-	add(on(v["wsrep_on"]), driver.Finding{
-		Name: "galera", Severity: driver.Unsafe,
-		What: "the server is a node of a Galera cluster: rows are locked on one node only, so users of different nodes disturb each other, and waits may end late",
-		Mend: "have all users of the locks reach the same node, for example by a proxy with one writer",
-	})
-	add(has("innodb_flush_log_at_trx_commit", "1"), driver.Finding{
-		Name: "innodb_flush_log_at_trx_commit", Severity: driver.Unsafe,
-		What: "commits are not on disk when they are answered (innodb_flush_log_at_trx_commit = " + v["innodb_flush_log_at_trx_commit"] +
-			"): after a crash the last second is forgotten, locks that are held are granted again, and tokens may repeat",
-		Mend: "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration",
-	})
-	add(v["innodb_doublewrite"] == "off" || v["innodb_doublewrite"] == "0", driver.Finding{
-		Name: "innodb_doublewrite", Severity: driver.Unsafe,
-		What: "pages are written once (innodb_doublewrite is off): a loss of power may damage the tables",
-		Mend: "innodb_doublewrite = ON in the server's configuration",
-	})
-	add(on(v["log_bin"]) && has("sync_binlog", "1"), driver.Finding{
-		Name: "sync_binlog", Severity: driver.Unsafe,
-		What: "the binary log is not on disk when a commit is answered (sync_binlog = " + v["sync_binlog"] +
-			"): after a loss of power commits that are not in it are undone or missing on replicas, and locks that are held are granted again",
-		Mend: "SET GLOBAL sync_binlog = 1, and in the server's configuration",
-	})
-	add(on(v["log_bin"]) && v["binlog_format"] == "statement", driver.Finding{
-		Name: "binlog_format", Severity: driver.Unsafe,
-		What: "binlog_format is STATEMENT: the server refuses the transactions of contended locks, and a replica decides again, by its own clock, what was granted",
-		Mend: "SET GLOBAL binlog_format = 'ROW' (or 'MIXED'), and in the server's configuration",
-	})
-	add(v["innodb_deadlock_detect"] == "off", driver.Finding{
-		Name: "innodb_deadlock_detect", Severity: driver.Slow,
-		What: "innodb_deadlock_detect is off: a circle of transactions, of yours or after a lost connection, lasts until a timeout",
-		Mend: "SET GLOBAL innodb_deadlock_detect = ON",
-	})
-	packet, err := strconv.Atoi(v["max_allowed_packet"])
-	add(err == nil && packet < 1<<20, driver.Finding{
-		Name: "max_allowed_packet", Severity: driver.Unsafe,
-		What: fmt.Sprintf("the server takes at most %d bytes at a time (max_allowed_packet): renewing many locks at once, or some with long keys, may fail", packet),
-		Mend: "SET GLOBAL max_allowed_packet = 16777216, and in the server's configuration",
-	})
-	connected, _ := strconv.Atoi(v["threads_connected"])
-	limit, err := strconv.Atoi(v["max_connections"])
-	add(err == nil && connected*10 >= limit*8, driver.Finding{
-		Name: "max_connections", Severity: driver.Unsafe,
-		What: fmt.Sprintf("%d of %d connections are taken: soon a holder that reconnects may not be let in, and loses its locks", connected, limit),
-		Mend: "raise max_connections, or make pools smaller (connections=N in the URL)",
-	})
-	wait, err := strconv.Atoi(v["wait_timeout"])
-	add(err == nil && wait <= int(idleFor.Seconds()), driver.Finding{
-		Name: "wait_timeout", Severity: driver.Slow,
-		What: fmt.Sprintf("the server ends connections that are unused for %d s: locks that are taken now and then pay for new ones", wait),
-		Mend: "SET GLOBAL wait_timeout = 600, and in the server's configuration",
-	})
-	isolation := v["transaction_isolation"] + v["tx_isolation"]
-	add(strings.Contains(isolation, "serializable"), driver.Finding{
-		Name: "isolation", Severity: driver.Note,
-		What: "transactions are SERIALIZABLE by default: those of Baton are READ COMMITTED all the same, but one of yours that reads its tables holds up the locks",
-		Mend: "read the tables outside of transactions, or at READ COMMITTED",
-	})
+	number := func(name string, missing float64) float64 {
+		if n, err := strconv.ParseFloat(v[name], 64); err == nil {
+			return n
+		}
+		return missing
+	}
+	all.Say(on(v["read_only"]) || on(v["super_read_only"]) || on(v["innodb_read_only"]), "read_only", unsafe, "name the primary in the URL",
+		"the server is read-only, as replicas are: no lock can be taken on it, or only by users with special rights, whose locks the primary does not know")
+	all.Say(on(v["wsrep_on"]), "galera", unsafe, "have all users of the locks reach the same node, for example by a proxy with one writer",
+		"the server is a node of a Galera cluster: rows are locked on one node only, so users of different nodes disturb each other, and waits may end late")
+	all.Say(has("innodb_flush_log_at_trx_commit", "1"), "innodb_flush_log_at_trx_commit", unsafe, "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration",
+		"commits are not on disk when they are answered (innodb_flush_log_at_trx_commit = %s): after a crash the last second is forgotten, locks that are held are granted again, and tokens may repeat", v["innodb_flush_log_at_trx_commit"])
+	all.Say(v["innodb_doublewrite"] == "off" || v["innodb_doublewrite"] == "0", "innodb_doublewrite", unsafe, "innodb_doublewrite = ON in the server's configuration",
+		"pages are written once (innodb_doublewrite is off): a loss of power may damage the tables")
+	all.Say(on(v["log_bin"]) && has("sync_binlog", "1"), "sync_binlog", unsafe, "SET GLOBAL sync_binlog = 1, and in the server's configuration",
+		"the binary log is not on disk when a commit is answered (sync_binlog = %s): after a loss of power commits that are not in it are undone or missing on replicas, and locks that are held are granted again", v["sync_binlog"])
+	all.Say(on(v["log_bin"]) && v["binlog_format"] == "statement", "binlog_format", unsafe, "SET GLOBAL binlog_format = 'ROW' (or 'MIXED'), and in the server's configuration",
+		"binlog_format is STATEMENT: the server refuses the transactions of contended locks, and a replica decides again, by its own clock, what was granted")
+	all.Say(v["innodb_deadlock_detect"] == "off", "innodb_deadlock_detect", slow, "SET GLOBAL innodb_deadlock_detect = ON",
+		"innodb_deadlock_detect is off: a circle of transactions, of yours or after a lost connection, lasts until a timeout")
+	all.Say(number("max_allowed_packet", 1<<20) < 1<<20, "max_allowed_packet", unsafe, "SET GLOBAL max_allowed_packet = 16777216, and in the server's configuration",
+		"the server takes at most %s bytes at a time (max_allowed_packet): renewing many locks at once, or some with long keys, may fail", v["max_allowed_packet"])
+	all.Say(number("threads_connected", 0) >= 0.8*number("max_connections", math.Inf(1)), "max_connections", unsafe, "raise max_connections, or make pools smaller (connections=N in the URL)",
+		"%s of %s connections are taken: soon a holder that reconnects may not be let in, and loses its locks", v["threads_connected"], v["max_connections"])
+	all.Say(number("wait_timeout", math.Inf(1)) <= idleFor.Seconds(), "wait_timeout", slow, "SET GLOBAL wait_timeout = 600, and in the server's configuration",
+		"the server ends connections that are unused for %s s: locks that are taken now and then pay for new ones", v["wait_timeout"])
+	all.Say(strings.Contains(v["transaction_isolation"]+v["tx_isolation"], "serializable"), "isolation", note, "read the tables outside of transactions, or at READ COMMITTED",
+		"transactions are SERIALIZABLE by default: those of Baton are READ COMMITTED all the same, but one of yours that reads its tables holds up the locks")
 	return all
-}
-
-// elsewhere reports whether an address is not of this machine.
-func elsewhere(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	ip := net.ParseIP(host)
-	return err == nil && host != "localhost" && (ip == nil || !ip.IsLoopback())
 }
 
 // ServerTime implements driver.Clock.

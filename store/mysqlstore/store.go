@@ -184,10 +184,10 @@ func (s *Store) begin(ctx context.Context) error {
 	default:
 		s.guard = guardMySQL
 	}
-	f, old := versionProblem(version)
+	old := judgeVersion(version)
 	switch {
-	case old:
-		return &refusal{f, ErrVersion}
+	case old != nil:
+		return &refusal{old[0], ErrVersion}
 	case !autocommit:
 		return fmt.Errorf("mysql: %w", ErrAutocommit)
 	case completion != "NO_CHAIN":

@@ -14,6 +14,7 @@ import (
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 )
 
 // Server says where the database is. Addr and Database are needed.
@@ -57,7 +58,7 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 	}
 	slow := max(1, n/6, min(2, n/2)) // for transactions
 	apart := max(1, min(4, n/4))     // for the renewal of what is held
-	s := &Store{own: true, multi: true, remote: c.TLS == nil && elsewhere(c.Addr), opts: opts}
+	s := &Store{own: true, multi: true, remote: c.TLS == nil && !findings.Local(c.Addr), opts: opts}
 	var err error
 	if s.single, err = c.pool(max(1, n-slow-apart), false, opts.stall); err != nil {
 		return nil, err

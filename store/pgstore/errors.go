@@ -39,7 +39,7 @@ func (e *SchemaError) Unwrap() []error {
 // Finding implements driver.Refusal.
 func (e *SchemaError) Finding() (driver.Finding, bool) {
 	return driver.Finding{
-		Name: "schema", Severity: driver.Unsafe, What: "No lock can be taken, and no limit asked: " + e.Error() + ".", Mend: "baton schema apply",
+		Name: "schema", Severity: driver.Unsafe, What: "no lock can be taken, and no limit asked: " + e.Error(), Mend: "baton schema apply",
 	}, true
 }
 
@@ -59,7 +59,7 @@ func (e *SearchPathError) Error() string {
 func (e *SearchPathError) Finding() (driver.Finding, bool) {
 	return driver.Finding{
 		Name: "search-path", Severity: driver.Unsafe,
-		What: fmt.Sprintf("Connections lead to different tables, in the schemas %q and %q: one lock has two holders.", e.Want, e.Found),
+		What: fmt.Sprintf("connections lead to different tables, in the schemas %q and %q: one lock has two holders", e.Want, e.Found),
 		Mend: "ALTER ROLE … SET search_path",
 	}, true
 }
@@ -88,7 +88,7 @@ func (e *EncodingError) Error() string {
 func (e *EncodingError) Finding() (driver.Finding, bool) {
 	return driver.Finding{
 		Name: "encoding", Severity: driver.Unsafe,
-		What: fmt.Sprintf("The database keeps its texts in %s, which cannot hold every owner's name.", e.Encoding),
+		What: fmt.Sprintf("the database keeps its texts in %s, which cannot hold every owner's name", e.Encoding),
 		Mend: "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
 	}, true
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 )
 
 var (
@@ -110,102 +110,66 @@ func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
 }
 
 // judge says what the facts mean for locks.
-func judge(f facts) (all []driver.Finding) {
-	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
-		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
-	}
-	if f.version < oldest*10000 {
-		say("server-version", driver.Unsafe, fmt.Sprintf("upgrade the server to version %d or newer", oldest),
-			"The server is version %d.%d, and nothing was tested below %d.", f.version/10000, f.version%10000, oldest)
-	}
-	switch {
-	case f.schemaErr != nil && !errors.As(f.schemaErr, new(*SchemaError)):
-		say("schema", driver.Unsafe, "baton schema apply", "The version of the tables could not be asked: %v.", f.schemaErr)
-	case f.schemaErr != nil || f.schema == 0:
-		say("schema", driver.Unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked.")
-	case f.schema < SchemaVersion:
-		say("schema", driver.Unsafe, "baton schema apply", "The tables are of version %d, this program needs %d.", f.schema, SchemaVersion)
-	}
-	if len(f.homes) > 1 {
-		say("search-path", driver.Unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while no lock is held",
-			"There are %d sets of tables in the search path, in the schemas %s: this program uses the first, and one whose path leads to another is granted the same locks.", len(f.homes), strings.Join(f.homes, ", "))
-	}
+func judge(f facts) []driver.Finding {
+	const unsafe, slow, note = driver.Unsafe, driver.Slow, driver.Note
+	var all findings.Table
+	all.Say(f.version < oldest*10000, "server-version", unsafe, fmt.Sprintf("upgrade the server to version %d or newer", oldest),
+		"the server is version %d.%d, and nothing was tested below %d", f.version/10000, f.version%10000, oldest)
+
+	wrong := f.schemaErr != nil && errors.As(f.schemaErr, new(*SchemaError)) || f.schemaErr == nil && f.schema == 0
+	all.Say(f.schemaErr != nil && !wrong, "schema", unsafe, "baton schema apply", "the version of the tables could not be asked: %v", f.schemaErr)
+	all.Say(wrong, "schema", unsafe, "baton schema apply", "Baton's tables are missing, so that no lock can be taken and no limit asked")
+	all.Say(f.schemaErr == nil && !wrong && f.schema < SchemaVersion, "schema", unsafe, "baton schema apply",
+		"the tables are of version %d, this program needs %d", f.schema, SchemaVersion)
+	all.Say(len(f.homes) > 1, "search-path", unsafe, "find out which programs use which, then have all use one search path, and drop the other tables while no lock is held",
+		"there are %d sets of tables in the search path, in the schemas %s: this program uses the first, and one whose path leads to another is granted the same locks", len(f.homes), strings.Join(f.homes, ", "))
 	if f.standby {
 		all = append(all, standbyFound)
-	} else if f.readOnly {
-		say("read-only", driver.Unsafe, "ALTER ROLE … SET default_transaction_read_only = off", "Transactions are read-only by default, so that no lock can be taken.")
 	}
-	if f.fsync != "on" {
-		say("fsync", driver.Unsafe, "fsync = on in postgresql.conf", "The server does not wait for the disk (fsync = %s): a loss of power can take back grants, and damage the database.", f.fsync)
-	}
-	if f.fullPages != "on" {
-		say("full-page-writes", driver.Unsafe, "full_page_writes = on in postgresql.conf", "The server does not keep whole pages (full_page_writes = %s): a loss of power can damage the tables of the locks.", f.fullPages)
-	}
-	if f.unlogged != "" {
-		say("unlogged", driver.Unsafe, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it, and every lock with it.", f.unlogged)
-	}
-	if f.denied != "" {
-		say("privileges", driver.Unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+strings.ReplaceAll(f.denied, " and ", ", ")+" TO …", "This user may not read and write %s.", f.denied)
-	}
-	if f.recordUnlogged {
-		say("unlogged", driver.Unsafe, "ALTER TABLE baton_record SET LOGGED", "baton_record is unlogged: a crash of the server empties it, and operations that have happened happen again.")
-	}
-	if f.recordDenied && f.denied == "" {
-		say("privileges-records", driver.Note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO …", "This user may not read and write baton_record, so that operations that are to happen once cannot be recorded.")
-	}
-	if f.overrideDenied && f.denied == "" {
-		say("privileges-overrides", driver.Note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_override TO …", "This user may not read and write baton_override, so that overrides of limits are not obeyed.")
-	}
-	switch {
-	case f.replicas > 0 && f.syncReplicas == 0:
-		say("asynchronous-standby", driver.Unsafe, "set synchronous_standby_names, or check tokens where it matters",
-			"No standby is synchronous: if one of the %d is promoted, the locks of the last moments are granted again.", f.replicas)
-	case f.syncNames != "" && (f.commit == "local" || f.commit == "off"):
-		say("synchronous-commit", driver.Unsafe, "ALTER ROLE … SET synchronous_commit = on", "There are synchronous standbys, but commits of this user do not wait for them (synchronous_commit = %s).", f.commit)
-	case f.commit == "off":
-		say("synchronous-commit", driver.Note, "", "Commits of this user do not wait for the disk. Those that a holder relies on do so all the same.")
-	}
-	if f.idleHolders > 0 {
-		say("idle-in-transaction", driver.Unsafe, "end them with pg_terminate_backend, and set idle_in_transaction_session_timeout",
-			"%d sessions have locked rows of the locks and are idle in their transaction: no other process is granted these locks.", f.idleHolders)
-	}
-	if f.idleTimeout == "0" {
-		say("idle-timeout", driver.Note, "ALTER ROLE … SET idle_in_transaction_session_timeout = '30s'", "A program that is stopped in the middle of a transaction keeps what it has locked for ever.")
-	}
-	if f.isolation != "read committed" {
-		say("isolation", driver.Slow, "ALTER ROLE … SET default_transaction_isolation = 'read committed'", "Transactions are %s by default, so that each request has to say otherwise.", f.isolation)
-	}
-	switch {
-	case f.autovacuum != "on":
-		say("autovacuum", driver.Slow, "autovacuum = on in postgresql.conf", "Nothing is cleaned up (autovacuum = %s): the tables grow, and slow down.", f.autovacuum)
-	case f.unvacuumed != "":
-		say("autovacuum", driver.Slow, "ALTER TABLE … RESET (autovacuum_enabled)", "%s is not cleaned up (autovacuum_enabled): it grows, and slows down.", f.unvacuumed)
-	}
-	if f.oldestTransaction > longTransaction {
-		say("long-transaction", driver.Slow, "end it, or bound it by idle_in_transaction_session_timeout; where dumps and reports last, keep the locks in a database of their own",
-			"A transaction, such as a dump, has been open for %v: what is written meanwhile cannot be cleaned up, and locks that are used much become slower and slower while it lasts.", f.oldestTransaction.Round(time.Second))
-	}
-	if f.pooled {
-		say("pooler", driver.Slow, "connect to the server directly, if it can take the connections", "A pooler is between the program and the server: statements are not prepared, and waiters poll.")
-	}
-	if f.poolSize < 2 {
-		say("pool-size", driver.Slow, "MaxConns of at least 2 in the pool's configuration", "The pool has one connection: each request waits for the one before.")
-	}
-	if 10*f.connections > 9*f.maxConnections {
-		say("connections", driver.Slow, "raise max_connections, or put a pooler in between", "%d of %d connections of the server are taken: a program that starts may get none.", f.connections, f.maxConnections)
-	}
-	if !f.encrypted && !isLocal(f.host) {
-		say("plaintext", driver.Note, "sslmode=verify-full", "The connection need not be encrypted: the IDs of locks can be read on the way, and used.")
-	}
+	all.Say(!f.standby && f.readOnly, "read-only", unsafe, "ALTER ROLE … SET default_transaction_read_only = off", "transactions are read-only by default, so that no lock can be taken")
+	all.Say(f.fsync != "on", "fsync", unsafe, "fsync = on in postgresql.conf",
+		"the server does not wait for the disk (fsync = %s): a loss of power can take back grants, and damage the database", f.fsync)
+	all.Say(f.fullPages != "on", "full-page-writes", unsafe, "full_page_writes = on in postgresql.conf",
+		"the server does not keep whole pages (full_page_writes = %s): a loss of power can damage the tables of the locks", f.fullPages)
+	all.Say(f.unlogged != "", "unlogged", unsafe, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it, and every lock with it", f.unlogged)
+	all.Say(f.recordUnlogged, "unlogged", unsafe, "ALTER TABLE baton_record SET LOGGED",
+		"baton_record is unlogged: a crash of the server empties it, and operations that have happened happen again")
+
+	all.Say(f.denied != "", "privileges", unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+strings.ReplaceAll(f.denied, " and ", ", ")+" TO …",
+		"this user may not read and write %s", f.denied)
+	all.Say(f.recordDenied && f.denied == "", "privileges-records", note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO …",
+		"this user may not read and write baton_record, so that operations that are to happen once cannot be recorded")
+	all.Say(f.overrideDenied && f.denied == "", "privileges-overrides", note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_override TO …",
+		"this user may not read and write baton_override, so that overrides of limits are not obeyed")
+
+	asynchronous, waits := f.replicas > 0 && f.syncReplicas == 0, f.commit != "local" && f.commit != "off"
+	all.Say(asynchronous, "asynchronous-standby", unsafe, "set synchronous_standby_names, or check tokens where it matters",
+		"no standby is synchronous: if one of the %d is promoted, the locks of the last moments are granted again", f.replicas)
+	all.Say(!asynchronous && !waits && f.syncNames != "", "synchronous-commit", unsafe, "ALTER ROLE … SET synchronous_commit = on",
+		"there are synchronous standbys, but commits of this user do not wait for them (synchronous_commit = %s)", f.commit)
+	all.Say(!asynchronous && f.syncNames == "" && f.commit == "off", "synchronous-commit", note, "",
+		"commits of this user do not wait for the disk; those that a holder relies on do so all the same")
+
+	all.Say(f.idleHolders > 0, "idle-in-transaction", unsafe, "end them with pg_terminate_backend, and set idle_in_transaction_session_timeout",
+		"%d sessions have locked rows of the locks and are idle in their transaction: no other process is granted these locks", f.idleHolders)
+	all.Say(f.idleTimeout == "0", "idle-timeout", note, "ALTER ROLE … SET idle_in_transaction_session_timeout = '30s'",
+		"a program that is stopped in the middle of a transaction keeps what it has locked for ever")
+	all.Say(f.isolation != "read committed", "isolation", slow, "ALTER ROLE … SET default_transaction_isolation = 'read committed'",
+		"transactions are %s by default, so that each request has to say otherwise", f.isolation)
+	all.Say(f.autovacuum != "on", "autovacuum", slow, "autovacuum = on in postgresql.conf", "nothing is cleaned up (autovacuum = %s): the tables grow, and slow down", f.autovacuum)
+	all.Say(f.autovacuum == "on" && f.unvacuumed != "", "autovacuum", slow, "ALTER TABLE … RESET (autovacuum_enabled)",
+		"%s is not cleaned up (autovacuum_enabled): it grows, and slows down", f.unvacuumed)
+	all.Say(f.oldestTransaction > longTransaction, "long-transaction", slow, "end it, or bound it by idle_in_transaction_session_timeout; where dumps and reports last, keep the locks in a database of their own",
+		"a transaction, such as a dump, has been open for %v: what is written meanwhile cannot be cleaned up, and locks that are used much become slower and slower while it lasts", f.oldestTransaction.Round(time.Second))
+	all.Say(f.pooled, "pooler", slow, "connect to the server directly, if it can take the connections", "a pooler is between the program and the server: statements are not prepared, and waiters poll")
+	all.Say(f.poolSize < 2, "pool-size", slow, "MaxConns of at least 2 in the pool's configuration", "the pool has one connection: each request waits for the one before")
+	all.Say(10*f.connections > 9*f.maxConnections, "connections", slow, "raise max_connections, or put a pooler in between",
+		"%d of %d connections of the server are taken: a program that starts may get none", f.connections, f.maxConnections)
+	all.Say(!f.encrypted && !findings.Local(f.host), "plaintext", note, "sslmode=verify-full", "the connection need not be encrypted: the IDs of locks can be read on the way, and used")
 	return all
 }
 
 var standbyFound = driver.Finding{
-	Name: "standby", Severity: driver.Unsafe, What: "The server is a standby: it grants nothing, and what it shows is old.",
+	Name: "standby", Severity: driver.Unsafe, What: "the server is a standby: it grants nothing, and what it shows is old",
 	Mend: "connect to the primary, or name all servers in the URL",
-}
-
-func isLocal(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.HasPrefix(host, "/") || host == "localhost" || ip != nil && ip.IsLoopback()
 }

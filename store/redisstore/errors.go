@@ -143,7 +143,12 @@ type VersionError struct {
 }
 
 // Finding implements driver.Refusal.
-func (e *VersionError) Finding() (driver.Finding, bool) { return version(e.Version) }
+func (e *VersionError) Finding() (driver.Finding, bool) {
+	if all := judgeVersion(e.Version); all != nil {
+		return all[0], true
+	}
+	return driver.Finding{}, false
+}
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("redis server is version %s, at least 6.2 is needed", e.Version)

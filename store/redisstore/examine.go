@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -20,45 +21,42 @@ import (
 // was told of them, and judges a caller's client by what that tells of itself. What a
 // server does not let us ask is a finding, too.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
-	var g gathered
+	var addresses []string
+	var found [][]driver.Finding
 	err := s.eachPrimary(ctx, func(n wire.Node) error {
 		f, err := ask(ctx, n, s.client.Cluster(), s.channel)
 		if err != nil {
 			return failure(err)
 		}
-		g.add(f.address, s.judge(f)...)
+		addresses, found = append(addresses, f.address), append(found, s.judge(f))
 		return nil
 	})
-	all := g.merged()
+	all := findings.Table(findings.Merge(addresses, found))
 	if err == nil {
-		if f, ok := s.examineSubscription(ctx); ok {
-			all = append(all, f)
-		}
+		all = append(all, s.examineSubscription(ctx)...)
 	}
-	if f, ok := judgeSilence(s.client.Silence()); ok && !s.owned {
-		all = append(all, f)
+	if !s.owned {
+		all = append(all, judgeSilence(s.client.Silence())...)
 	}
 	if c := s.server; c != nil {
 		if c.Master != "" && err == nil {
 			all = append(all, judgeSentinels(s.askSentinels(ctx))...)
 		}
-		if c.TLS == nil && !onlyHere(c.Addrs) {
-			all = append(all, plainText)
-		}
+		all.Say(c.TLS == nil && !findings.Local(c.Addrs...), "tls", driver.Note, "set up TLS on the server (tls-port, tls-cert-file, tls-key-file), then write rediss:// in the URL",
+			"the connection is not encrypted: an attacker on the network path can read the password and take or break locks")
 	}
 	return all, err
 }
 
-// examineSubscription tries to read channels as waiters do. ok is false if there is
-// nothing to say.
-func (s *Store) examineSubscription(ctx context.Context) (f driver.Finding, ok bool) {
+// examineSubscription tries to read channels as waiters do.
+func (s *Store) examineSubscription(ctx context.Context) (all findings.Table) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	err := s.client.Subscribe(ctx, []string{s.channel, s.everyone}, cancel, func(string) {})
 	if e, said := errors.AsType[*wire.ServerError](err); said && denied(err) {
-		return s.noChannels("SUBSCRIBE", e.Text), true
+		s.sayNoChannels(&all, "SUBSCRIBE", e.Text)
 	}
-	return f, false
+	return all
 }
 
 // ServerTime implements driver.Clock. With several primaries it is the time of
@@ -232,53 +230,6 @@ func fields(v any) map[string]string {
 		}
 	}
 	return m
-}
-
-// onlyHere reports whether all addresses are of this machine.
-func onlyHere(addrs []string) bool {
-	for _, a := range addrs {
-		host, _, err := net.SplitHostPort(a)
-		if strings.HasPrefix(a, "/") || err == nil && host == "localhost" {
-			continue
-		}
-		if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() {
-			return false
-		}
-	}
-	return true
-}
-
-// gathered are findings of several servers.
-type gathered struct {
-	servers int
-	order   []driver.Finding
-	at      map[driver.Finding][]string
-}
-
-func (g *gathered) add(address string, found ...driver.Finding) {
-	g.servers++
-	if g.at == nil {
-		g.at = map[driver.Finding][]string{}
-	}
-	for _, f := range found {
-		if g.at[f] == nil {
-			g.order = append(g.order, f)
-		}
-		g.at[f] = append(g.at[f], address)
-	}
-}
-
-// merged has a finding that several servers share once, and names these servers unless
-// all share it.
-func (g *gathered) merged() []driver.Finding {
-	var all []driver.Finding
-	for _, f := range g.order {
-		if at := g.at[f]; len(at) < g.servers {
-			f.What += " (on " + strings.Join(at, ", ") + ")"
-		}
-		all = append(all, f)
-	}
-	return all
 }
 
 // sentinelFacts are what one Sentinel says about the primary.

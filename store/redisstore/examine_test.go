@@ -327,9 +327,6 @@ func TestJudgeFacts(t *testing.T) {
 	if found := judgeSentinels(three("1")); len(found) != 1 || found[0].Name != "sentinel-quorum" {
 		t.Errorf("three Sentinels with a quorum of one: %v", found)
 	}
-	if !onlyHere([]string{"/run/redis.sock", "localhost:1", "[::1]:6379"}) || onlyHere([]string{"127.0.0.1:1", "db1:6379"}) {
-		t.Error("which addresses are of this machine?")
-	}
 }
 
 func TestServerTime(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/contended"
+	"github.com/batonhq/baton/internal/findings"
 	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -173,7 +173,7 @@ func (s *Store) check(ctx context.Context, n wire.Node, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	if v := info["redis_version"]; v != "" && olderThan(v, 6, 2) {
+	if v := info["redis_version"]; findings.Older(v, 6, 2) {
 		return &VersionError{v}
 	}
 	if info["role"] == "slave" && !s.client.FollowsPrimary() {
@@ -206,17 +206,6 @@ func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
 func denied(err error) bool {
 	e, ok := errors.AsType[*wire.ServerError](err)
 	return ok && (e.Code() == "NOPERM" || e.Code() == "ERR")
-}
-
-func olderThan(version string, major, minor int) bool {
-	a, rest, _ := strings.Cut(version, ".")
-	b, _, _ := strings.Cut(rest, ".")
-	x, err := strconv.Atoi(a)
-	if err != nil {
-		return false
-	}
-	y, _ := strconv.Atoi(b)
-	return x < major || x == major && y < minor
 }
 
 // Close ends the store. Locks that are held stay until they expire. Close closes the

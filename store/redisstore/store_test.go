@@ -49,15 +49,6 @@ func TestUnsafeServersAreRefused(t *testing.T) {
 	}
 }
 
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	for version, old := range map[string]bool{"6.0.16": true, "5.0": true, "6.2.0": false, "7.0.15": false, "10.0": false, "unstable": false} {
-		if olderThan(version, 6, 2) != old {
-			t.Errorf("version %s: too old is %v, want %v", version, !old, old)
-		}
-	}
-}
-
 func TestOpen(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()

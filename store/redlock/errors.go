@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 )
 
 // CountError refuses a number of servers that is no use for a majority.
@@ -125,7 +126,7 @@ func (e *NodeError) Finding() (f driver.Finding, ok bool) {
 		return f, false
 	}
 	if f, ok = refusal.Finding(); ok {
-		f.What += on([]string{e.Node})
+		f = findings.On(f, e.Node)
 	}
 	return f, ok
 }

@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 	"github.com/batonhq/baton/internal/quorum"
 )
 
@@ -97,7 +99,7 @@ func (s *Store) askServer(ctx context.Context, n *node) (r report) {
 }
 
 // judgeSet says what is wrong with the servers as a set.
-func (s *Store) judgeSet(asked []report) (all []driver.Finding) {
+func (s *Store) judgeSet(asked []report) (all findings.Table) {
 	var silent, young []string
 	var left time.Duration
 	votes := 0
@@ -125,96 +127,60 @@ func (s *Store) judgeSet(asked []report) (all []driver.Finding) {
 		}
 		votes++
 	}
-	if len(silent) > 0 {
-		f := driver.Finding{
-			Name: "node-unreachable", Severity: driver.Slow,
-			What: fmt.Sprintf("no answer from %s: %d more of the %d servers may fail before nothing can be locked or renewed",
-				strings.Join(silent, ", "), len(s.nodes)-s.quorum-len(silent), len(s.nodes)),
-			Mend: "start it, or look at the network on the way; if it is gone for good, name another one in every program",
-		}
-		if len(silent) > len(s.nodes)-s.quorum {
-			f.Severity = driver.Unsafe
-			f.What = fmt.Sprintf("no answer from %s: the rest of the %d servers is no majority, nothing can be locked or renewed", strings.Join(silent, ", "), len(s.nodes))
-		}
-		all = append(all, f)
+	spare := len(s.nodes) - s.quorum - len(silent)
+	const start = "start it, or look at the network on the way; if it is gone for good, name another one in every program"
+	all.Say(len(silent) > 0 && spare >= 0, "node-unreachable", driver.Slow, start,
+		"no answer from %s: %d more of the %d servers may fail before nothing can be locked or renewed", strings.Join(silent, ", "), spare, len(s.nodes))
+	all.Say(spare < 0, "node-unreachable", driver.Unsafe, start,
+		"no answer from %s: the rest of the %d servers is no majority, nothing can be locked or renewed", strings.Join(silent, ", "), len(s.nodes))
+	severity, until := driver.Note, ""
+	if votes < s.quorum {
+		severity, until = driver.Slow, fmt.Sprintf("; %d of %d servers vote, so until then nothing can be locked", votes, len(s.nodes))
 	}
-	if len(young) > 0 {
-		f := driver.Finding{
-			Name: "node-young",
-			What: fmt.Sprintf("%s started lately: for another %v its grants do not count, as it may have forgotten a lock that is held", strings.Join(young, ", "), left.Round(time.Second)),
-			Mend: "wait; or lower longest-ttl in every program, if no lock needs so long a TTL",
-		}
-		if votes < s.quorum {
-			f.Severity = driver.Slow
-			f.What += fmt.Sprintf("; %d of %d servers vote, so until then nothing can be locked", votes, len(s.nodes))
-		}
-		all = append(all, f)
-	}
+	all.Say(len(young) > 0, "node-young", severity, "wait; or lower longest-ttl in every program, if no lock needs so long a TTL",
+		"%s started lately: for another %v its grants do not count, as it may have forgotten a lock that is held%s", strings.Join(young, ", "), left.Round(time.Second), until)
 	return all
 }
 
 // judgeClocks compares the servers' clocks with each other.
-func (s *Store) judgeClocks(asked []report) []driver.Finding {
-	first, last := -1, -1
+func (s *Store) judgeClocks(asked []report) (all findings.Table) {
+	var told []int // which of them have one
 	for i, t := range asked {
-		switch {
-		case !t.clock:
-			continue
-		case first < 0:
-			first, last = i, i
-		}
-		if t.offset < asked[first].offset {
-			first = i
-		}
-		if t.offset > asked[last].offset {
-			last = i
+		if t.clock {
+			told = append(told, i)
 		}
 	}
-	if first < 0 {
+	if told == nil {
 		return nil
 	}
+	byOffset := func(i, j int) int { return cmp.Compare(asked[i].offset, asked[j].offset) }
+	first, last := slices.MinFunc(told, byOffset), slices.MaxFunc(told, byOffset)
 	apart := asked[last].offset - asked[first].offset
-	if apart-asked[first].within-asked[last].within < farApart {
-		return nil
-	}
-	return []driver.Finding{{
-		Name: "node-clocks", Severity: driver.Unsafe,
-		What: fmt.Sprintf("the clock of %s is %v ahead of that of %s: when one of them is set right it jumps, a jump forward ends locks there too early, and makes a server that restarted vote too early",
-			s.nodes[last].name, apart.Round(10*time.Millisecond), s.nodes[first].name),
-		Mend: "run chrony or ntpd on every server, set to slew the clock and not to step it",
-	}}
+	all.Say(apart-asked[first].within-asked[last].within >= farApart, "node-clocks", driver.Unsafe, "run chrony or ntpd on every server, set to slew the clock and not to step it",
+		"the clock of %s is %v ahead of that of %s: when one of them is set right it jumps, a jump forward ends locks there too early, and makes a server that restarted vote too early",
+		s.nodes[last].name, apart.Round(10*time.Millisecond), s.nodes[first].name)
+	return all
 }
 
 // judgeNodes gathers what the servers say about themselves, in the light of what
 // the quorum makes up for.
-func (s *Store) judgeNodes(asked []report) (all []driver.Finding) {
-	at := map[driver.Finding][]string{}
-	told := 0
+func (s *Store) judgeNodes(asked []report) []driver.Finding {
+	var names []string
+	var found [][]driver.Finding
 	for i, t := range asked {
 		if t.silent {
 			continue
 		}
-		told++
+		var kept []driver.Finding
 		for _, f := range t.found {
-			f, keep := s.judge(f)
-			if !keep {
-				continue
+			if f, keep := s.judge(f); keep {
+				kept = append(kept, f)
 			}
-			if at[f] == nil {
-				all = append(all, f)
-			}
-			at[f] = append(at[f], s.nodes[i].name)
 		}
+		names, found = append(names, s.nodes[i].name), append(found, kept)
 	}
-	for i, f := range all {
-		if names := at[f]; len(names) < told && !strings.HasSuffix(f.What, on(names)) {
-			all[i].What += on(names)
-		}
-	}
-	return all
+	return findings.Merge(names, found)
 }
-
-func on(names []string) string { return " (on " + strings.Join(names, ", ") + ")" }
 
 // judge turns a server's finding about itself into what it means in a quorum. Servers
 // that forget do no harm if they do not vote afterwards, and all harm if they do.

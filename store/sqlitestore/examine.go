@@ -3,12 +3,12 @@ package sqlitestore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/findings"
 	"github.com/batonhq/baton/internal/shellword"
 )
 
@@ -50,12 +50,8 @@ func (e *FileError) Finding() (f driver.Finding, ok bool) {
 
 // Examine implements driver.Examiner.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
-	var all []driver.Finding
-	say := func(name string, severity driver.Severity, mend, what string, args ...any) {
-		all = append(all, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
-	}
-	s.judgeFile(say)
-	err := s.judgeDatabase(ctx, say)
+	all := s.judgeFile()
+	err := s.judgeDatabase(ctx, &all)
 	if refused, ok := errors.AsType[*FileError](err); ok {
 		if f, ok := refused.Finding(); ok { // it happened after Open
 			return append(all, f), nil
@@ -64,62 +60,52 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return all, err
 }
 
-type saying func(name string, severity driver.Severity, mend, what string, args ...any)
-
-func (s *Store) judgeFile(say saying) {
+func (s *Store) judgeFile() (all findings.Table) {
+	const unsafe, slow, note = driver.Unsafe, driver.Slow, driver.Note
 	p, path := s.opts.around(s.path), shellword.Quote(s.path)
-	switch p.fs {
-	case "tmpfs":
-		say("tmpfs", driver.Unsafe, "move the file to a disk, for example /var/lib/baton/locks.db",
-			"%s is on a file system in memory: a reboot forgets the tokens, and if the clock was set back they begin lower than before", s.path)
-	case "overlay":
-		say("container-layer", driver.Note, "put the file on a volume that all who share the locks mount",
-			"%s is in a container's own layer: other containers and the host do not see it, and it ends with the container", s.path)
-	}
-	if p.free >= 0 && p.free < littleRoom {
-		say("disk-space", driver.Unsafe, "free some space on the disk of "+path,
-			"%d MiB are left on its disk: once it is full nothing can be locked, and leases are lost because they cannot be renewed", p.free>>20)
-	}
-	if p.links > 1 {
-		say("hard-links", driver.Unsafe, "find the others with find -samefile "+path+" and remove them; a symbolic link is safe",
-			"the file has %d names: programs that open it by different ones keep different logs, and damage it", p.links)
-	}
-	if p.slept >= longSleep {
-		say("suspended", driver.Note, "nothing; on a machine that holds locks for others, switch suspension off (systemctl mask sleep.target)",
-			"this machine has been suspended for %v since it was booted: leases end meanwhile, and holders learn it when it wakes up", p.slept.Round(time.Second))
-	}
-	if info, err := os.Stat(s.path); err == nil {
-		switch mode := info.Mode().Perm(); {
-		case mode&0o002 != 0:
-			say("permissions", driver.Unsafe, "chmod o-w "+path,
-				"everybody on this machine may write the file (%v), and so take or break every lock", mode)
-		case mode&0o020 != 0:
-			say("permissions-group", driver.Note, "chmod g-w "+path+", unless the group is meant to share these locks",
-				"its group may write the file (%v), and so take or break every lock", mode)
-		}
-	}
+	all.Say(p.fs == "tmpfs", "tmpfs", unsafe, "move the file to a disk, for example /var/lib/baton/locks.db",
+		"%s is on a file system in memory: a reboot forgets the tokens, and if the clock was set back they begin lower than before", s.path)
+	all.Say(p.fs == "overlay", "container-layer", note, "put the file on a volume that all who share the locks mount",
+		"%s is in a container's own layer: other containers and the host do not see it, and it ends with the container", s.path)
+	all.Say(p.free >= 0 && p.free < littleRoom, "disk-space", unsafe, "free some space on the disk of "+path,
+		"%d MiB are left on its disk: once it is full nothing can be locked, and leases are lost because they cannot be renewed", p.free>>20)
+	all.Say(p.links > 1, "hard-links", unsafe, "find the others with find -samefile "+path+" and remove them; a symbolic link is safe",
+		"the file has %d names: programs that open it by different ones keep different logs, and damage it", p.links)
+	all.Say(p.slept >= longSleep, "suspended", note, "nothing; on a machine that holds locks for others, switch suspension off (systemctl mask sleep.target)",
+		"this machine has been suspended for %v since it was booted: leases end meanwhile, and holders learn it when it wakes up", p.slept.Round(time.Second))
+
+	file := modeOf(s.path)
+	all.Say(file&0o002 != 0, "permissions", unsafe, "chmod o-w "+path,
+		"all users of this machine may write the file (%v), and so take or break every lock", file.Perm())
+	all.Say(file&0o022 == 0o020, "permissions-group", note, "chmod g-w "+path+", unless the group is meant to share these locks",
+		"its group may write the file (%v), and so take or break every lock", file.Perm())
 	dir := filepath.Dir(s.path)
-	if info, err := os.Stat(dir); err == nil && info.Mode()&0o002 != 0 {
-		if info.Mode()&os.ModeSticky == 0 {
-			say("directory", driver.Unsafe, "chmod o-w "+shellword.Quote(dir),
-				"everybody on this machine may replace the file, because they may write its directory %s (%v)", dir, info.Mode())
-		} else {
-			say("directory", driver.Note, "move the file, for example to /var/lib/baton/locks.db",
-				"the file is in a directory for temporary files (%s): a cleaner that removes it frees every lock while its holder believes in it", dir)
-		}
-	}
-	if wal, err := os.Stat(s.path + "-wal"); err == nil && wal.Size() > longLog {
-		say("log-size", driver.Slow, "find the program that keeps a transaction open (fuser -v "+path+") and end it; then sqlite3 "+path+" 'PRAGMA wal_checkpoint(TRUNCATE)'",
+	mode := modeOf(dir)
+	open, sticky := mode&0o002 != 0, mode&os.ModeSticky != 0
+	all.Say(open && !sticky, "directory", unsafe, "chmod o-w "+shellword.Quote(dir),
+		"all users of this machine may replace the file, because they may write its directory %s (%v)", dir, mode)
+	all.Say(open && sticky, "directory", note, "move the file, for example to /var/lib/baton/locks.db",
+		"the file is in a directory for temporary files (%s): a cleaner that removes it frees every lock that is held", dir)
+
+	if wal, err := os.Stat(s.path + "-wal"); err == nil {
+		all.Say(wal.Size() > longLog, "log-size", slow, "find the program that keeps a transaction open (fuser -v "+path+") and end it; then sqlite3 "+path+" 'PRAGMA wal_checkpoint(TRUNCATE)'",
 			"the write-ahead log has grown to %d MiB, because a reader has kept it from being cut: everything reads longer", wal.Size()>>20)
 	}
-	if s.mail.cannotBind() {
-		say("sockets", driver.Slow, "let this user make sockets in "+s.mail.dir.Name()+", and keep the file on a file system that has them",
-			"no socket can be made beside the file: processes that wait look every %v instead of being told", pollDeaf)
+	all.Say(s.mail.cannotBind(), "sockets", slow, "let this user make sockets in "+s.mail.dir.Name()+", and keep the file on a file system that has them",
+		"no socket can be made beside the file: processes that wait look every %v instead of being told", pollDeaf)
+	return all
+}
+
+// modeOf is 0 for a file that is not there.
+func modeOf(path string) os.FileMode {
+	if info, err := os.Stat(path); err == nil {
+		return info.Mode()
 	}
+	return 0
 }
 
 // judgeDatabase asks SQLite.
-func (s *Store) judgeDatabase(ctx context.Context, say saying) error {
+func (s *Store) judgeDatabase(ctx context.Context, all *findings.Table) error {
 	var journal string
 	var synchronous, others int
 	err := s.do(ctx, func(*tx) error {
@@ -138,18 +124,12 @@ func (s *Store) judgeDatabase(ctx context.Context, say saying) error {
 	if err != nil {
 		return err
 	}
-	if journal != "wal" {
-		say("journal-mode", driver.Unsafe, "stop all users of the file, then sqlite3 "+shellword.Quote(s.path)+" 'PRAGMA journal_mode = WAL'",
-			"the journal mode is %q instead of WAL: readers and writers keep each other out, and requests fail as busy", journal)
-	}
-	if synchronous < fullSync {
-		say("synchronous", driver.Unsafe, "leave PRAGMA synchronous at FULL on the connections of this store",
-			"commits do not wait for the disk (PRAGMA synchronous = %d): a crash of the machine forgets tokens that were given out", synchronous)
-	}
-	if others > 0 {
-		say("shared-database", driver.Slow, "give the locks a file of their own, or keep the application's write transactions short",
-			"the file has %d tables of another program, whose write transactions keep every lock waiting", others)
-	}
+	all.Say(journal != "wal", "journal-mode", driver.Unsafe, "stop all users of the file, then sqlite3 "+shellword.Quote(s.path)+" 'PRAGMA journal_mode = WAL'",
+		"the journal mode is %q instead of WAL: readers and writers keep each other out, and requests fail as busy", journal)
+	all.Say(synchronous < fullSync, "synchronous", driver.Unsafe, "leave PRAGMA synchronous at FULL on the connections of this store",
+		"commits do not wait for the disk (PRAGMA synchronous = %d): a crash of the machine forgets tokens that were given out", synchronous)
+	all.Say(others > 0, "shared-database", driver.Slow, "give the locks a file of their own, or keep the application's write transactions short",
+		"the file has %d tables of another program, whose write transactions keep every lock waiting", others)
 	return nil
 }
 

@@ -127,7 +127,7 @@ func overrideCases() []limitCase {
 					{Algorithm: limits.LeakyBucket, N: 5, Period: time.Hour, Burst: 7},
 				} {
 					// A caller that obeys asks for more than the limit ever gives, beside other limits.
-					key, free := fmt.Sprint("blocked ", l.Algorithm), fmt.Sprint("free ", l.Algorithm)
+					key, free := fmt.Sprintf("{%v} blocked", l.Algorithm), fmt.Sprintf("{%v} free", l.Algorithm)
 					take := func(cost int64) limits.Taken {
 						t.Helper()
 						taken, err := t.all[1].Take(t.ctx, limits.Request{Takes: []limits.Take{

@@ -14,8 +14,9 @@ do
 	end
 	n = call('INCR', KEYS[2])
 	if n >= 1e15 and n % 131072 ~= 0 then
-		-- The server tells its digits sooner than Lua prints them.
-		call('SET', KEYS[1], ARGV[1] .. call('GET', KEYS[2]) .. ARGV[3], 'PX', ARGV[2])
+		-- The server tells its digits sooner than Lua prints them. A server whose clock
+		-- runs on during a script may have no counter any more.
+		call('SET', KEYS[1], ARGV[1] .. (call('GET', KEYS[2]) or string.format('%.0f', n)) .. ARGV[3], 'PX', ARGV[2])
 		return n
 	end
 end

@@ -75,8 +75,10 @@ func (e *env) runs(system string, s *server) {
 	e.servers[system], e.at[system] = s, s.addrs
 }
 
+func (e *env) sqlitePath() string { return filepath.Join(e.dir, "bench.db") }
+
 func startSQLite(t testserver.TB, e *env) (err error) {
-	path := filepath.Join(e.dir, "bench.db")
+	path := e.sqlitePath()
 	// The store comes first: see its package comment.
 	if e.sqlite, err = sqlitestore.Open(context.Background(), path); err != nil {
 		return err

@@ -7,7 +7,9 @@ import (
 	"strconv"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/sqlitestore"
 )
 
 var memoryRivals = []rival{
@@ -36,8 +38,10 @@ var memoryRivals = []rival{
 		name:  "baton",
 		about: "Baton on memstore, TTL 15 s",
 		open: func(*env, int) (*room, error) {
-			store := memstore.New()
-			return batonRoom(store, 1, baton.Config{TTL: ttl}, func() { _ = store.Close() })
+			return batonRoom(1, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) {
+				store := memstore.New()
+				return store, func() { _ = store.Close() }, nil
+			})
 		},
 	},
 }
@@ -122,14 +126,17 @@ var sqliteRivals = []rival{
 		name:  "baton",
 		about: "Baton on sqlitestore, TTL 15 s; what it granted is on the disk, what it released need not be: a reboot ends all locks",
 		open: func(e *env, _ int) (*room, error) {
-			return batonRoom(e.sqlite, 1, baton.Config{TTL: ttl}, func() {})
+			return batonRoom(1, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) { return e.sqlite, func() {}, nil })
 		},
 	},
 	{
 		name:  "baton-noline",
-		about: "Baton with one Locker for each goroutine over one store, so that every goroutine waits in SQLite",
+		about: noLine("SQLite"),
 		open: func(e *env, goroutines int) (*room, error) {
-			return batonRoom(e.sqlite, goroutines, baton.Config{TTL: ttl}, func() {})
+			return batonRoom(goroutines, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) {
+				s, err := sqlitestore.Open(context.Background(), e.sqlitePath())
+				return s, func() { _ = s.Close() }, err // nothing is held
+			})
 		},
 	},
 }

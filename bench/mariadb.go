@@ -146,9 +146,9 @@ func mariadbRoom(e *env, goroutines int, lock, unlock string, newSeat func(lock,
 }
 
 // startMariaDB starts a server that makes every commit durable and has room for a
-// connection of each goroutine.
+// few connections of each goroutine.
 func startMariaDB(t testserver.TB, e *env) error {
-	s := testserver.MariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--max-connections=1000", "--innodb-log-file-size=96M",
+	s := testserver.MariaDB(t, "--innodb-flush-log-at-trx-commit=1", "--max-connections=2000", "--innodb-log-file-size=96M",
 		"--innodb-buffer-pool-size=64M", "--innodb-monitor-enable=trx_rw_commits")
 	e.runs("mariadb", &server{addrs: []string{s.Addr}, pids: []int{s.Pid()}})
 	db, err := openMariaDB(e, 1)

@@ -110,10 +110,10 @@ func postgresRoom(e *env, goroutines int, newSeat func(c *pgx.Conn, owner string
 }
 
 // startPostgres starts a server that makes every commit durable and has room
-// for a connection of each goroutine.
+// for a few connections of each goroutine.
 func startPostgres(t testserver.TB, e *env) error {
 	s := testserver.Postgres(t, settings(
-		"fsync=on", "synchronous_commit=on", "max_connections=1000", "shared_buffers=64MB",
+		"fsync=on", "synchronous_commit=on", "max_connections=2000", "shared_buffers=64MB",
 		"min_wal_size=256MB", "max_wal_size=1GB", "autovacuum_naptime=1min",
 		"shared_preload_libraries=pg_stat_statements",
 	)...)

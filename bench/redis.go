@@ -16,6 +16,7 @@ import (
 	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore"
 )
 
@@ -37,8 +38,8 @@ var redisRivals = []rival{
 	},
 	{
 		name:  "baton-noline",
-		about: "Baton with one Locker for each goroutine over one store, so that every goroutine waits in Redis",
-		open:  openBatonNoLine,
+		about: noLine("Redis"),
+		open:  openBatonRedis,
 	},
 	{
 		name:  "agent",
@@ -188,9 +189,7 @@ func (s *blpopSeat) Unlock() error {
 
 // --- baton
 
-func openBaton(e *env, _ int) (*room, error) { return openBatonLockers(e, 1) }
-
-func openBatonNoLine(e *env, goroutines int) (*room, error) { return openBatonLockers(e, goroutines) }
+func openBaton(e *env, _ int) (*room, error) { return openBatonRedis(e, 1) }
 
 // redisStore opens the store as its URL does, or, where commands are counted, on a
 // client that counts them.
@@ -213,12 +212,8 @@ func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
 	}, nil
 }
 
-func openBatonLockers(e *env, lockers int) (*room, error) {
-	store, end, err := e.redisStore()
-	if err != nil {
-		return nil, err
-	}
-	return batonRoom(store, lockers, baton.Config{TTL: ttl}, end)
+func openBatonRedis(e *env, stores int) (*room, error) {
+	return batonRoom(stores, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) { return e.redisStore() })
 }
 
 // --- redislock

@@ -85,18 +85,42 @@ var systems = map[string]system{
 	"limit-mariadb": {"MariaDB", mariadbLimitRivals, likewise("limit-mariadb", "mariadb", startMariaDB)},
 }
 
-// batonRoom locks through store. Its close is the given one.
-func batonRoom(store driver.Locks, lockers int, cfg baton.Config, close func()) (*room, error) {
-	seats := make([]seat, lockers)
+// batonRoom opens as many stores as that, each with one Locker, and gives them to the
+// goroutines in turn. With one store all goroutines wait in its Locker's local queue; with
+// one for each goroutine they are to the server as that many processes. Each store locks
+// once before the measurement, which makes its connections and prepares its statements.
+func batonRoom(stores int, cfg baton.Config, open func() (store driver.Locks, end func(), err error)) (*room, error) {
+	var ends []func()
+	closeAll := func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	seats := make([]seat, stores)
 	for i := range seats {
-		l, err := baton.New(store, cfg)
+		store, end, err := open()
+		if err == nil {
+			ends = append(ends, end)
+			seats[i], err = warmSeat(store, cfg)
+		}
 		if err != nil {
-			close()
+			closeAll()
 			return nil, err
 		}
-		seats[i] = batonSeat{l}
 	}
-	return &room{seat: func(i int) seat { return seats[i%lockers] }, close: close}, nil
+	return &room{seat: func(i int) seat { return seats[i%stores] }, close: closeAll}, nil
+}
+
+func warmSeat(store driver.Locks, cfg baton.Config) (seat, error) {
+	l, err := baton.New(store, cfg)
+	if err != nil {
+		return nil, err
+	}
+	lease, err := l.TryLock(context.Background(), "bench/first/"+driver.NewID())
+	if err != nil {
+		return nil, err
+	}
+	return batonSeat{l}, lease.Unlock()
 }
 
 type batonSeat struct{ *baton.Locker }
@@ -109,18 +133,22 @@ func (s batonSeat) Lock(ctx context.Context, key string) (unlocker, error) {
 	return lease, nil
 }
 
-// batonRivals are Baton on the store that a URL names, with and without the local
-// queue.
+// noLine is said of the rival baton-noline.
+func noLine(store string) string {
+	return "Baton with one store and one Locker for each goroutine, as that many processes have them: every goroutine waits in " + store + ", on connections of its own"
+}
+
+// batonRivals are Baton on the store that a URL names: one store for all goroutines, and
+// one for each.
 func batonRivals(store string, url func(*env) string) []rival {
-	with := func(lockers func(goroutines int) int) func(*env, int) (*room, error) {
+	with := func(stores func(goroutines int) int) func(*env, int) (*room, error) {
 		return func(e *env, goroutines int) (*room, error) {
-			ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
-			s, err := open.Store(ctx, url(e))
-			if err != nil {
-				return nil, err
-			}
-			return batonRoom(s, lockers(goroutines), baton.Config{TTL: ttl}, func() { _ = s.Close() }) // nothing is held
+			return batonRoom(stores(goroutines), baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) {
+				s, err := open.Store(ctx, url(e))
+				return s, func() { _ = s.Close() }, err // nothing is held
+			})
 		}
 	}
 	return []rival{
@@ -131,7 +159,7 @@ func batonRivals(store string, url func(*env) string) []rival {
 		},
 		{
 			name:  "baton-noline",
-			about: "Baton with one Locker for each goroutine over one store, so that every goroutine waits in " + store,
+			about: noLine(store),
 			open:  with(func(goroutines int) int { return goroutines }),
 		},
 	}

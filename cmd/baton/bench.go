@@ -47,7 +47,8 @@ func (a *app) benchCommand() *cobra.Command {
 served, as more and more goroutines ask for them:
 
   - all for one key, standing in the line of one process,
-  - all for one key, each by itself in the store's queue, as that many processes would,
+  - all for one key, each with a store of its own and so by itself in the store's queue,
+    as that many processes would be (32 at most),
   - each for a key of its own.
 
 The stores (the arguments, or the one that --store or BATON_STORE names) take turns, and
@@ -216,7 +217,11 @@ func (b *benching) add(name, url string, store driver.Store) {
 	for n := 2; slices.ContainsFunc(b.plan.Targets, taken); n++ {
 		name = fmt.Sprintf("%s %d", wanted, n)
 	}
-	b.plan.Targets = append(b.plan.Targets, measure.Target{Name: name, Store: store})
+	b.plan.Targets = append(b.plan.Targets, measure.Target{Name: name, Store: store, Open: func(ctx context.Context) (driver.Store, error) {
+		ctx, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		return open.Store(ctx, url)
+	}})
 	b.stores = append(b.stores, measure.Store{Name: name, About: open.Redact(url)})
 }
 

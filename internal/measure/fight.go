@@ -53,7 +53,8 @@ type tally struct {
 
 // measure lets n goroutines lock and unlock, without a pause.
 func (f *field) measure(parent context.Context, s Shape, n int, slice time.Duration) (Figures, error) {
-	lockers, err := f.lockers(s, n)
+	lockers, done, err := f.lockers(parent, s, n)
+	defer done()
 	if err != nil {
 		return Figures{}, err
 	}

@@ -21,12 +21,17 @@ const (
 	// Line: all want one key, through one Locker. They wait in the Locker's local
 	// queue, so that the store sees one waiter.
 	Line Shape = "line"
-	// Crowd: all want one key, each with a Locker of its own. Each waits in the
-	// store's queue; unlike processes they share one client and its connections.
+	// Crowd: all want one key, each with a store and a Locker of its own, as that many
+	// processes have. Each waits in the store's queue. It is not measured with more
+	// than MostProcesses, because servers take few connections by default.
 	Crowd Shape = "crowd"
 	// Apart: each wants a key of its own, so that none waits for another.
 	Apart Shape = "apart"
 )
+
+// MostProcesses bounds the goroutines of the shape Crowd. PostgreSQL takes 100
+// connections by default, and a store may need three.
+const MostProcesses = 32
 
 // Shapes are all of them, in the order in which they are measured and shown.
 var Shapes = []Shape{Line, Crowd, Apart}
@@ -59,6 +64,10 @@ func (s Shape) In(l language.Language) string {
 type Target struct {
 	Name  string // unique
 	Store driver.Locks
+
+	// Open opens the store once more, for the shape Crowd. What it opens is closed
+	// again. If it is nil, or the store serves one process, Crowd uses Store.
+	Open func(context.Context) (driver.Store, error)
 }
 
 // A Plan says what to measure.
@@ -208,6 +217,9 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	}
 	for _, s := range shapes {
 		for _, n := range p.Goroutines {
+			if s == Crowd && n > MostProcesses {
+				continue
+			}
 			for _, t := range p.Targets {
 				r.Cells = append(r.Cells, &Cell{Target: t.Name, Shape: s, Goroutines: n})
 			}
@@ -272,7 +284,6 @@ type field struct {
 	cfg    baton.Config
 	prefix string
 	line   *baton.Locker
-	crowd  []*baton.Locker
 	used   map[string]bool
 	spoilt int // how often waiters had to be told to leave
 
@@ -288,30 +299,38 @@ func newField(t Target) *field {
 	return &field{Target: t, cfg: baton.Config{TTL: ttl, Owner: "baton bench"}, prefix: scratchName(), used: map[string]bool{}, patience: patience}
 }
 
-// lockers returns one for each goroutine.
-func (f *field) lockers(s Shape, n int) ([]*baton.Locker, error) {
-	all := make([]*baton.Locker, n)
-	if s != Crowd {
-		if f.line == nil {
-			var err error
-			if f.line, err = baton.New(f.Store, f.cfg); err != nil {
-				return nil, err
+// lockers returns one for each goroutine. done closes the stores that it has opened.
+func (f *field) lockers(ctx context.Context, s Shape, n int) (all []*baton.Locker, done func(), err error) {
+	var opened []driver.Store
+	done = func() {
+		for _, o := range opened {
+			_ = o.Close() // nothing is held
+		}
+	}
+	if s != Crowd && f.line == nil {
+		if f.line, err = baton.New(f.Store, f.cfg); err != nil {
+			return nil, done, err
+		}
+	}
+	for range n {
+		l := f.line
+		if s == Crowd {
+			store := f.Store
+			if f.Open != nil && store.Traits().Processes {
+				another, err := f.Open(ctx)
+				if err != nil {
+					return nil, done, err
+				}
+				opened = append(opened, another)
+				store = another
+			}
+			if l, err = baton.New(store, f.cfg); err != nil {
+				return nil, done, err
 			}
 		}
-		for i := range all {
-			all[i] = f.line
-		}
-		return all, nil
+		all = append(all, l)
 	}
-	for len(f.crowd) < n {
-		l, err := baton.New(f.Store, f.cfg)
-		if err != nil {
-			return nil, err
-		}
-		f.crowd = append(f.crowd, l)
-	}
-	copy(all, f.crowd)
-	return all, nil
+	return all, done, nil
 }
 
 // key names what goroutine i wants.

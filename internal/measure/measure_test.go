@@ -31,7 +31,7 @@ func TestRunMeasuresAll(t *testing.T) {
 		t.Fatal(err)
 	}
 	var steps []Step
-	p := planOf(Target{"one", one}, Target{"two", two})
+	p := planOf(Target{Name: "one", Store: one}, Target{Name: "two", Store: two})
 	p.Progress = func(s Step) { steps = append(steps, s) }
 	p.Repetitions = 1
 	p.most = 300 * time.Millisecond // so that all goroutines have a turn, on a busy machine, too
@@ -64,7 +64,7 @@ func TestRunMeasuresAll(t *testing.T) {
 // A plan may be for some shapes only.
 func TestRunOfOneShape(t *testing.T) {
 	t.Parallel()
-	p := planOf(Target{"one", memstore.New()})
+	p := planOf(Target{Name: "one", Store: memstore.New()})
 	p.Shapes, p.most = []Shape{Apart}, shortest
 	r, err := Run(t.Context(), p)
 	if err != nil || !r.Complete || len(r.Cells) != 2 || r.Cells[0].Shape != Apart || r.Cells[1].Shape != Apart {
@@ -76,7 +76,7 @@ func TestRunOfOneShape(t *testing.T) {
 func TestTargetsTakeTurns(t *testing.T) {
 	t.Parallel()
 	var order []string
-	p := planOf(Target{"a", memstore.New()}, Target{"b", memstore.New()})
+	p := planOf(Target{Name: "a", Store: memstore.New()}, Target{Name: "b", Store: memstore.New()})
 	p.Goroutines = []int{1}
 	p.most = shortest
 	p.Progress = func(s Step) { order = append(order, s.Target) }
@@ -92,7 +92,7 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	t.Parallel()
 	s := memstore.New()
 	ctx, cancel := context.WithCancel(t.Context())
-	p := planOf(Target{"one", s})
+	p := planOf(Target{Name: "one", Store: s})
 	p.Progress = func(s Step) {
 		if s.N == 4 {
 			cancel()
@@ -109,7 +109,7 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 
 func TestRunEndsInTime(t *testing.T) {
 	t.Parallel()
-	p := planOf(Target{"one", memstore.New()})
+	p := planOf(Target{Name: "one", Store: memstore.New()})
 	p.For, p.Repetitions = 50*time.Millisecond, 1000
 	if r, err := Run(t.Context(), p); err != nil || r.Complete {
 		t.Errorf("complete %v, error %v", r.Complete, err)
@@ -133,7 +133,7 @@ func (f *faulty) Acquire(ctx context.Context, r driver.Request) (driver.Grant, e
 func TestFailedTargetIsLeftOut(t *testing.T) {
 	t.Parallel()
 	bad := &faulty{Store: memstore.New(), err: &driver.NotLockError{Key: "k", Store: "memory", Found: "a stone"}}
-	p := planOf(Target{"bad", bad}, Target{"good", memstore.New()})
+	p := planOf(Target{Name: "bad", Store: bad}, Target{Name: "good", Store: memstore.New()})
 	p.Repetitions = 1
 	r, err := Run(t.Context(), p)
 	if err != nil || r.Complete || r.Failed["bad"] == nil || r.Failed["good"] != nil {
@@ -149,10 +149,54 @@ func TestFailedTargetIsLeftOut(t *testing.T) {
 	}
 }
 
+// opened counts the stores that are open.
+type opened struct {
+	*memstore.Store
+	open *atomic.Int32
+}
+
+func (o opened) Traits() driver.Traits {
+	t := o.Store.Traits()
+	t.Processes = true
+	return t
+}
+
+func (o opened) Close() error {
+	o.open.Add(-1)
+	return nil
+}
+
+// In the shape Crowd each goroutine has a store of its own, as a process has, and no
+// store is left open.
+func TestCrowdOpensAStoreEach(t *testing.T) {
+	t.Parallel()
+	var open, all atomic.Int32
+	store := opened{memstore.New(), &open}
+	p := planOf(Target{"store", store, func(context.Context) (driver.Store, error) {
+		all.Add(1)
+		open.Add(1)
+		return store, nil
+	}})
+	p.Goroutines, p.Repetitions = []int{3, MostProcesses, MostProcesses + 1}, 1
+	r, err := Run(t.Context(), p)
+	if err != nil || !r.Complete {
+		t.Fatalf("complete %v, failed %v, error %v", r.Complete, r.Failed, err)
+	}
+	if n := all.Load(); n != 3+MostProcesses {
+		t.Errorf("%d stores were opened, want one for each of 3 and of %d", n, MostProcesses)
+	}
+	if n := open.Load(); n != 0 {
+		t.Errorf("%d stores are left open", n)
+	}
+	if r.Cell("store", Crowd, MostProcesses+1) != nil || r.Cell("store", Apart, MostProcesses+1) == nil {
+		t.Errorf("more than %d processes: %+v", MostProcesses, r.Cells)
+	}
+}
+
 // A store that does not answer any more ends the measurement, with a reason.
 func TestSilentTarget(t *testing.T) {
 	t.Parallel()
-	f := newField(Target{"silent", &faulty{Store: memstore.New(), err: driver.ErrUnavailable}})
+	f := newField(Target{Name: "silent", Store: &faulty{Store: memstore.New(), err: driver.ErrUnavailable}})
 	f.patience = 50 * time.Millisecond
 	if _, err := f.measure(t.Context(), Crowd, 3, shortest); !errors.Is(err, driver.ErrUnavailable) || !strings.Contains(err.Error(), "not a single lock") {
 		t.Errorf("error %v", err)
@@ -189,7 +233,7 @@ func TestViolationsAreNoticed(t *testing.T) {
 		"two held it":         splits{memstore.New()},
 		"token 448 was given": forgets{memstore.New()},
 	} {
-		p := planOf(Target{"broken", store})
+		p := planOf(Target{Name: "broken", Store: store})
 		p.Goroutines = []int{16}
 		_, err := Run(t.Context(), p)
 		violation, ok := errors.AsType[*ViolationError](err)

@@ -51,7 +51,6 @@ type Request interface{ item() *Item }
 // An Item is what a Batcher knows of a request. NewItem makes one. A request is sent
 // once, by one Batcher.
 type Item struct {
-	queued   time.Time
 	keys     []Key
 	size     int
 	flight   *flight // the send that it is in; set before that begins, under Batcher.mu
@@ -152,11 +151,6 @@ type Config[R Request] struct {
 	// MaxKeys is how many different keys the requests of one send may have, if they are
 	// several. Defaults to no limit.
 	MaxKeys int
-
-	// Patient are requests that are in no hurry: while there are no others they wait
-	// for others to join, but no longer than Linger. Defaults to none.
-	Patient func(R) bool
-	Linger  time.Duration
 }
 
 // A Batcher sends requests. Its methods may be called by several goroutines at the same
@@ -170,7 +164,6 @@ type Batcher[R Request] struct {
 	flying int            // sends that have begun, or will as soon as they can
 	begun  int            // those of them that have not taken requests yet
 	held   map[string]int // Serial keys, and how many requests under way have each
-	armed  bool           // a timer runs until Linger is over
 	paused bool
 	closed bool
 }
@@ -198,7 +191,6 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		it.Finish()
 		return err
 	}
-	it.queued = time.Now()
 	if b.config.Keys != nil {
 		it.keys = b.config.Keys(r)
 	}
@@ -216,7 +208,7 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		return b.flyHere(ctx, r, f)
 	default:
 		b.queue = append(b.queue, r)
-		if b.config.Patient != nil || !b.keptLocked(it) {
+		if !b.keptLocked(it) {
 			b.launchLocked()
 		}
 	}
@@ -441,7 +433,7 @@ func (b *Batcher[R]) freeLocked(f *flight) {
 
 // takeLocked takes the requests of the next send; nil if there is none now.
 func (b *Batcher[R]) takeLocked() ([]R, *flight) {
-	if b.paused || len(b.queue) == 0 || b.lingersLocked() {
+	if b.paused || len(b.queue) == 0 {
 		return nil, nil
 	}
 	t := taking[R]{alone: len(b.queue) == 1}
@@ -539,26 +531,4 @@ func note(names *map[string]bool, name string) {
 		*names = map[string]bool{}
 	}
 	(*names)[name] = true
-}
-
-// lingersLocked reports whether all requests that wait are patient, and sets the timer
-// that sends them.
-func (b *Batcher[R]) lingersLocked() bool {
-	if b.config.Patient == nil || slices.ContainsFunc(b.queue, func(r R) bool { return !b.config.Patient(r) }) {
-		return false
-	}
-	left := b.config.Linger - time.Since(b.queue[0].item().queued)
-	if left <= 0 {
-		return false
-	}
-	if !b.armed {
-		b.armed = true
-		time.AfterFunc(left, func() {
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			b.armed = false
-			b.launchLocked()
-		})
-	}
-	return true
 }

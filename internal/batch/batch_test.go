@@ -19,11 +19,10 @@ import (
 
 type request struct {
 	Item
-	name    string
-	shared  []Key
-	kind    int
-	length  int
-	patient bool
+	name   string
+	shared []Key
+	kind   int
+	length int
 }
 
 func ask(name string, keys ...Key) *request {
@@ -44,7 +43,6 @@ func newLab(c Config[*request]) *lab {
 	c.Keys = func(r *request) []Key { return r.shared }
 	c.Kind = func(r *request) int { return r.kind }
 	c.Size = func(r *request) int { return r.length }
-	c.Patient = func(r *request) bool { return r.patient }
 	c.Send = func(ctx context.Context, all []*request) {
 		names := make([]string, len(all))
 		for i, r := range all {
@@ -308,26 +306,6 @@ func TestStuck(t *testing.T) {
 		if l.flying != 0 || len(l.held) > 0 {
 			t.Errorf("%d fly, %v are held", l.flying, l.held)
 		}
-	})
-}
-
-func TestPatience(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newLab(Config[*request]{Max: 10, InFlight: 2, Linger: time.Second})
-		patient := func(name string) *request {
-			r := ask(name)
-			r.patient = true
-			return r
-		}
-		l.begin(t, patient("a"))
-		time.Sleep(time.Second / 2)
-		l.begin(t, patient("b"))
-		l.want(t)
-		time.Sleep(time.Second / 2)
-		l.want(t, "a+b")
-		l.begin(t, patient("c"), ask("d"))
-		l.want(t, "a+b", "c+d")
-		l.endAll()
 	})
 }
 

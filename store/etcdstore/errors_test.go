@@ -184,7 +184,7 @@ func TestOutcomeOfWhatWasNotSent(t *testing.T) {
 	t.Parallel()
 	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
 	cl := claimOf("k", "me")
-	it := putOf(t, "k", false)
+	it := putOf(t, "k")
 	s.mu.Lock()
 	c := s.addLocked(s.lockLocked(cl.Key), cl)
 	c.item, c.unresolved = it, bootclock.Coarse().Add(time.Minute) // an earlier put may yet come

@@ -342,8 +342,8 @@ func fillQueue(t testing.TB, stores []*Store) (all []driver.Claim) {
 }
 
 // putOf is an item that puts a name.
-func putOf(t *testing.T, name string, lingering bool) *item {
-	return &item{Item: batch.NewItem(), dir: name, name: prefixOf(t) + name, mayLinger: lingering, txn: &pb.TxnRequest{
+func putOf(t *testing.T, name string) *item {
+	return &item{Item: batch.NewItem(), dir: name, name: prefixOf(t) + name, txn: &pb.TxnRequest{
 		Success: ops(put(prefixOf(t)+name, "x", 0)),
 	}}
 }

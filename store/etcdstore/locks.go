@@ -154,7 +154,7 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 				})),
 				Failure: ops(nested(it.txn)),
 			}
-			it.wrapped, it.mayLinger = true, k.mayLingerLocked()
+			it.wrapped = true
 		}
 	}
 	c.item = it

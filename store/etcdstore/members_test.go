@@ -171,7 +171,7 @@ func TestLimitsAreAskedForOnce(t *testing.T) {
 		t.Errorf("%d others were asked", n)
 	}
 	var work sync.WaitGroup
-	limit, lock, another := putOf(t, "limit", false), putOf(t, "lock", false), putOf(t, "another limit", false)
+	limit, lock, another := putOf(t, "limit"), putOf(t, "lock"), putOf(t, "another limit")
 	limit.once, another.once = true, true
 	resume := s.batch.Pause()
 	gather(t, s.batch, &work, limit, lock, another)

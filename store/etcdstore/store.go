@@ -231,7 +231,7 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	// A member without a leader ends watches, too.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	s.workers = workers.New(s.ctx, maxFlying)
-	s.batch = s.newBatcher(lingerTime)
+	s.batch = s.newBatcher()
 	return s, nil
 }
 

@@ -22,7 +22,6 @@ const (
 	maxFlying   = 2                      // transactions under way: one is written while the next is made up
 	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not delay the next ones
 	requestTime = 5 * time.Second        // when a request is given up: a server that is alive answers before
-	lingerTime  = 4 * time.Millisecond   // how long an item that may linger waits for other items
 
 	// hedgeWithoutTTL is hedgeAfter for a request that has no TTL.
 	hedgeWithoutTTL = requestTime / 5
@@ -40,8 +39,7 @@ type item struct {
 	ttl  time.Duration // of the claim; 0: not known
 	keys [2]batch.Key  // room for what batchKeys returns
 
-	wrapped   bool // txn's failure branch is a transaction that asks for more
-	mayLinger bool // it waits for up to lingerTime for other items to go with
+	wrapped bool // txn's failure branch is a transaction that asks for more
 
 	resp *pb.TxnResponse
 	rev  int64 // the store's revision after it
@@ -62,13 +60,12 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 }
 
 // newBatcher joins the transactions of items.
-func (s *Store) newBatcher(linger time.Duration) *batch.Batcher[*item] {
+func (s *Store) newBatcher() *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
 		Max: maxBatch, InFlight: maxFlying, Stuck: stuckAfter,
-		Keys:    (*item).batchKeys,
-		Kind:    (*item).kind,
-		Patient: func(it *item) bool { return it.mayLinger }, Linger: linger,
+		Keys: (*item).batchKeys,
+		Kind: (*item).kind,
 	})
 }
 

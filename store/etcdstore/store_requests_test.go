@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
@@ -86,61 +85,7 @@ func TestMergedWithABadOne(t *testing.T) {
 	}
 }
 
-// Positions linger, and go with the next item: together they are one
-// transaction.
-func TestPositionsShareATransaction(t *testing.T) {
-	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	b := s.newBatcher(time.Hour)
-	lingering := []*item{putOf(t, "a", true), putOf(t, "b", true)}
-	var work sync.WaitGroup
-	gather(t, b, &work, lingering...)
-	urgent := putOf(t, "c", false)
-	if err := b.Do(t.Context(), urgent); err != nil {
-		t.Error(err)
-	}
-	work.Wait()
-	for _, it := range lingering {
-		if it.rev != urgent.rev {
-			t.Errorf("revision %d, want %d as all of them", it.rev, urgent.rev)
-		}
-	}
-	// When nothing comes they go by themselves, even two that may not go
-	// together.
-	for range 2 {
-		work.Go(func() {
-			if err := s.do(t.Context(), putOf(t, "d", true)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	work.Wait()
-}
-
-// Each position has its own time to linger: that of one which has gone with others does not
-// send the next one alone.
-func TestEachPositionLingersByItself(t *testing.T) {
-	t.Parallel()
-	s := openOn(t, testserver.SharedEtcd(t), 1)[0]
-	b := s.newBatcher(500 * time.Millisecond)
-	do := func(name string, lingering bool) {
-		if err := b.Do(t.Context(), putOf(t, name, lingering)); err != nil {
-			t.Error(err)
-		}
-	}
-	var work sync.WaitGroup
-	gather(t, b, &work, putOf(t, "first", true))
-	do("urgent", false)
-	work.Wait()
-	began := time.Now()
-	do("second", true)
-	if took := time.Since(began); took < 500*time.Millisecond {
-		t.Errorf("it went alone after %v", took)
-	}
-}
-
-// Behind another claim of the process a new position goes with the next release: one
-// transaction for the two. Behind a claim of another process it goes at once.
+// A release and a new position that gather in the batcher take one transaction.
 func TestPositionSharesARelease(t *testing.T) {
 	t.Parallel()
 	testserver.NeedEtcd(t)
@@ -161,11 +106,6 @@ func TestPositionSharesARelease(t *testing.T) {
 			got <- g
 		}()
 		queued(t, me.batch, 1)
-		me.mu.Lock()
-		if !me.claimLocked(c).item.mayLinger {
-			t.Error("it would not wait for others")
-		}
-		me.mu.Unlock()
 		var work sync.WaitGroup
 		work.Go(func() { mustRelease(t, me, claims[0]) })
 		queued(t, me.batch, 2)
@@ -176,13 +116,6 @@ func TestPositionSharesARelease(t *testing.T) {
 		}
 		if n := len(spy.about(me.dir("k"))); n != 1 {
 			t.Errorf("%d transactions, want one", n)
-		}
-		me.mu.Lock()
-		defer me.mu.Unlock()
-		k := me.keys["k"]
-		k.mirror.index.queue[1].ID = driver.NewID()
-		if k.mayLingerLocked() {
-			t.Error("it counts on a release of another process")
 		}
 	})
 }

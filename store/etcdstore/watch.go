@@ -103,14 +103,6 @@ func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	return k.mirror.index.before(c.rev, c.name)
 }
 
-// mayLingerLocked reports whether a claim that joins the queue can wait a little to share a
-// transaction: a claim of this process is the next to hold, and another contender waits
-// behind it, so the queue does not run empty and a release is likely to come first.
-func (k *lock) mayLingerLocked() bool {
-	q := k.mirror.index.queue
-	return len(q) > 2 && !q[1].foreign && k.claims[q[1].ID] != nil
-}
-
 // closeIdleLocked closes the mirror of a lock that was unused for a while. Otherwise it
 // says when to look again.
 func (s *Store) closeIdleLocked(k *lock, now time.Time) (at time.Time, ok bool) {

@@ -135,7 +135,6 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		}
 		_, _, _, err := s.join(ctx, &item{parent: parent, ops: ops})
 		if err == nil {
-			s.noteGone(parent, nodes...)
 			return len(nodes), nil
 		}
 		if err != zk.ErrNoNode {
@@ -151,7 +150,6 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 		default:
 			return deleted, err
 		}
-		s.noteGone(parent, n)
 	}
 	return deleted, nil
 }

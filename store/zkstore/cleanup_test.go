@@ -194,34 +194,3 @@ func TestReleasedWhileNobodyLed(t *testing.T) {
 		})
 	}
 }
-
-// A waiter has heard that the contenders before it went, and finds them there again
-// when the servers are back. It waits for them, and does not ask again and again.
-func TestWaitingForNodesThatComeBack(t *testing.T) {
-	t.Parallel()
-	server := testserver.ZooKeeper(t, "maxSessionTimeout=1200000")
-	proxy := faultproxy.New(t, server.Addr)
-	root := "/" + driver.NewID()
-	open := func(addr string) *Store {
-		return longWaiting(mustOpen(t, Server{Addrs: []string{addr}, Session: 20 * time.Minute}, Config{Root: root}))
-	}
-	other, s := open(server.Addr), open(proxy.Addr)
-	first, behind := writer("k"), permits("k", 2, 4)
-	hold(t, other, first)
-	queue(t, s, behind)
-	s.noteGone(s.parent("k"), other.find(first.Claim).nodes...)
-	proxy.Cut()
-	waits := func() bool { return renew(t, s, behind).State == driver.Waiting }
-	eventually(t, "it waits again", waits)
-	if n := counted(t, server, func() {
-		<-time.After(300 * time.Millisecond) // time passing is what is tested
-	}).Requests; n > 30 {
-		t.Errorf("%d requests while it waits", n)
-	}
-	if !waits() {
-		t.Error("it does not wait for those before it")
-	}
-	release(t, other, first)
-	eventually(t, "its turn", func() bool { return renew(t, s, behind).State == driver.Held })
-	release(t, s, behind)
-}

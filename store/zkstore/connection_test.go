@@ -91,55 +91,36 @@ func quiet(b []byte) []byte {
 
 // A waiter that waits for long checks now and then whether it has missed something, at
 // two nodes and not in the whole queue: ten thousand waiters would read ten thousand
-// names each. Many waiters of one process read the queue once for all. And a waiter that
-// has missed something is granted.
+// names each. And a waiter that has missed something is granted.
 func TestLookingAgain(t *testing.T) {
 	t.Parallel()
 	server := testserver.SharedZooKeeper(t)
-	for name, waiters := range map[string]int{"one waiter": 1, "many waiters": 4 * manyWaiters} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			proxy := faultproxy.New(t, server.Addr)
-			other := openOn(t, "", server.Addr)
-			wire := new(opcodes)
-			s := dialled(t, wire.dial, other.root, proxy.Addr)
-			r, next := writer("k"), writer("k")
-			hold(t, other, r)
-			keepRenewing(t, other, r)
-			for i := range waiters {
-				w := writer("k")
-				if i == 0 {
-					w = next
-				}
-				if !acquire(t, s, w).Waiting {
-					t.Fatal("two hold")
-				}
-				keepRenewing(t, s, w)
-			}
-			lists := func() int { return wire.count(opGetChildren) + wire.count(opGetChildren2) }
-			listed, asked := lists(), wire.count(opExists)
-			if listed == 0 {
-				t.Fatal("the line was not even read to get in it")
-			}
-			if waiters == 1 {
-				eventually(t, "a look at two nodes", func() bool { return wire.count(opExists) >= asked+2 })
-				if n := lists(); n != listed {
-					t.Errorf("the line was read %d times, want %d", n, listed)
-				}
-			} else {
-				eventually(t, "a look at the line", func() bool { return lists() > listed })
-			}
+	proxy := faultproxy.New(t, server.Addr)
+	other := openOn(t, "", server.Addr)
+	wire := new(opcodes)
+	s := dialled(t, wire.dial, other.root, proxy.Addr)
+	r, next := writer("k"), writer("k")
+	hold(t, other, r)
+	keepRenewing(t, other, r)
+	if !acquire(t, s, next).Waiting {
+		t.Fatal("two hold")
+	}
+	keepRenewing(t, s, next)
+	lists := func() int { return wire.count(opGetChildren) + wire.count(opGetChildren2) }
+	listed, asked := lists(), wire.count(opExists)
+	if listed == 0 {
+		t.Fatal("the queue was not even read to join it")
+	}
+	eventually(t, "a look at two nodes", func() bool { return wire.count(opExists) >= asked+2 })
+	if n := lists(); n != listed {
+		t.Errorf("the queue was read %d times, want %d", n, listed)
+	}
 
-			proxy.Rewrite(faultproxy.ToClient, quiet)
-			release(t, other, r)
-			eventually(t, "the first is served, who heard nothing", func() bool { return renew(t, s, next).State == driver.Held })
-			if n := wire.count(opExists) - asked; waiters > 1 && n > waiters/2 {
-				t.Errorf("%d who wait asked for %d nodes", waiters, n)
-			}
-			if n := lists() - listed; n > 10 {
-				t.Errorf("%d who wait read the line %d times", waiters, n)
-			}
-		})
+	proxy.Rewrite(faultproxy.ToClient, quiet)
+	release(t, other, r)
+	eventually(t, "the waiter is served, which heard nothing", func() bool { return renew(t, s, next).State == driver.Held })
+	if n := lists() - listed; n > 10 {
+		t.Errorf("one waiter read the queue %d times", n)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 const ttl = 10 * time.Second
 
-// patience bounds every wait for what must come.
+// testTime bounds every wait for what must come.
 const testTime = 30 * time.Second
 
 // openOn opens a store with a root of its own, or at the one given.
@@ -28,7 +28,7 @@ func openOn(t *testing.T, root string, addrs ...string) *Store {
 	return mustOpen(t, Server{Addrs: addrs}, Config{Root: root})
 }
 
-// mayLinger keeps claims in the store although the test is slow to renew them.
+// longWaiting keeps claims in the store although the test is slow to renew them.
 func longWaiting(s *Store) *Store {
 	s.waiterTTL, s.claimTTL = time.Minute, time.Minute
 	return s
@@ -164,7 +164,7 @@ func queueIn(t *testing.T, c *zk.Conn, s *Store, key string) []string {
 	return names
 }
 
-// withoutContainers is a client like any other.
+// plain is a client like any other.
 func plain(t *testing.T, addrs ...string) *zk.Conn {
 	t.Helper()
 	c, events, err := zk.Connect(addrs, 20*time.Second, zk.WithLogger(silent), zk.WithLogInfo(false))

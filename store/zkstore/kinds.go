@@ -87,7 +87,6 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		return none, refused("downgrade the lock in", c.parent, err)
 	}
 	c.nodes, c.weight = []string{nodes[0], reader}, 1
-	s.noteGone(c.parent, nodes[1])
 	return c.grant(ttl, t.proven), nil
 }
 

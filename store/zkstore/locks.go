@@ -152,26 +152,19 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	if !alive {
 		return driver.Grant{}, c.endLate()
 	}
-	before := c.becomeLast(m.parentCreated)
 	if m.alone {
 		return c.grant(r.TTL, m.trip.proven), nil
-	}
-	if r.Queue {
-		if v, ok := before.verdict(); ok {
-			return c.waitBehind(ctx, m.trip, v)
-		}
 	}
 	return c.queue(ctx, r, m.trip, m.children)
 }
 
 // created is the result of a request that makes nodes.
 type created struct {
-	trip          request
-	nodes         []string
-	token         int64
-	parentCreated int64    // the czxid of the parent, 0 if not known
-	alone         bool     // the queue has no other contender
-	children      []string // the queue, if it was read
+	trip     request
+	nodes    []string
+	token    int64
+	alone    bool     // the queue has no other contender
+	children []string // the queue, if it was read
 }
 
 // ZooKeeper's flags.
@@ -184,9 +177,6 @@ const (
 // about the parent holds the token, which is the number of that transaction, and how
 // many children the parent has.
 //
-// A claim that joins a queue behind others of this process may linger: its request then
-// shares a transaction with the release of one of those.
-//
 // A claim with a bound joins only if no other one has touched the parent since it read
 // the queue. So the bound holds however many join at once.
 func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, err error) {
@@ -195,7 +185,6 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 	if bounded {
 		tries = maxLooks
 	}
-	mayLinger := r.Queue && c.weight == driver.Whole && s.hasWaiters(c.parent)
 	data := c.data(false)
 	var create []any
 	for _, mark := range c.marks() {
@@ -229,7 +218,7 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 		var results []zk.MultiResponse
 		var failed int
 		if existed && touch && !bounded {
-			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, mayLinger: mayLinger, ops: ops})
+			results, m.trip, failed, err = s.join(ctx, &item{parent: c.parent, creates: true, ops: ops})
 		} else {
 			results, m.trip, failed, err = s.multi(ctx, ops)
 		}
@@ -241,7 +230,7 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 			}
 			stat := results[len(create)].Stat
 			s.clock.set(stat.Mtime)
-			m.token, m.parentCreated, m.alone = stat.Mzxid, stat.Czxid, int(stat.NumChildren) == len(create)
+			m.token, m.alone = stat.Mzxid, int(stat.NumChildren) == len(create)
 			return m, nil
 		case err == nil, err == zk.ErrAPIError && !existed:
 			// The client cannot read the answer about a container node, but the
@@ -305,7 +294,7 @@ func (c *claim) readBack(ctx context.Context, m *created, parentToo bool) error 
 	if m.nodes = ownNodes(children, c.guid); m.nodes == nil {
 		return uncertain(errVanished)
 	}
-	m.children, m.token, m.parentCreated = children, stat.Czxid, stat.Czxid
+	m.children, m.token = children, stat.Czxid
 	m.alone = parentToo && len(children) == len(m.nodes)
 	if !parentToo {
 		own, err := c.s.exists(ctx, c.parent+"/"+m.nodes[0])
@@ -417,19 +406,6 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t request, children
 		s.removeLeftover(g)
 	}
 	return driver.Grant{}, no
-}
-
-// waitBehind puts the claim behind another one of this process, without reading the queue.
-func (c *claim) waitBehind(ctx context.Context, t request, v verdict) (driver.Grant, error) {
-	own, err := c.s.watchNode(ctx, c.parent+"/"+c.nodes[0])
-	switch {
-	case err == zk.ErrNoNode:
-		c.lose()
-		return driver.Grant{}, unavailable(errVanished)
-	case err != nil:
-		own = nil // the waiter sets the watch, and reads the queue
-	}
-	return c.wait(t.link, own, v)
 }
 
 // heldError says which process holds, as far as the nodes tell. all is the queue with

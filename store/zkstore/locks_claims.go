@@ -208,9 +208,6 @@ func (c *claim) forget() {
 	if s.claims[c.name] == c {
 		delete(s.claims, c.name)
 	}
-	if s.lastClaims[c.parent].claim == c {
-		delete(s.lastClaims, c.parent)
-	}
 	last := s.closed.Load() && s.idleLocked()
 	s.mu.Unlock()
 	if last {

@@ -76,75 +76,40 @@ func TestCost(t *testing.T) {
 			}
 		}, 3, 2)
 	})
-	for name, c := range map[string]struct {
-		stores   int
-		requests int64
-	}{
-		// One watch serves the owner of a node and the waiter behind it.
-		"eight of a process who wait": {1, 3},
-		"eight processes that wait":   {9, 5},
-	} {
-		t.Run(name, func(t *testing.T) {
-			root := "/" + driver.NewID()
-			var stores []*Store
-			for range c.stores {
-				stores = append(stores, open(t, root))
-			}
-			type waiter struct {
-				driver.Request
-				s     *Store
-				hints <-chan driver.Hint
-			}
-			n := 0
-			join := func(waits bool) waiter {
-				r, s := writer("k"), stores[n%len(stores)]
-				n++
-				w := waiter{r, s, watching(t, s, r)}
-				if g := acquire(t, s, r); g.Waiting != waits {
-					t.Fatalf("waiting: %v, want %v", g.Waiting, waits)
-				}
-				return w
-			}
-			holder := join(false)
-			var line []waiter
-			for range 8 {
-				line = append(line, join(true))
-			}
-			expect(t, func() {
-				for range rounds {
-					release(t, holder.s, holder.Request)
-					awaitHeld(t, line[0].s, line[0].Request, line[0].hints)
-					holder = line[0]
-					line = append(line[1:], join(true))
-				}
-			}, c.requests, 2)
-		})
-	}
-	t.Run("many that come at once", func(t *testing.T) {
-		testserver.Long(t)
-		s := open(t, "/"+driver.NewID())
-		hold(t, s, writer("k"))
-		if g := acquire(t, s, writer("k")); !g.Waiting {
-			t.Fatalf("%+v, want a position", g)
+	t.Run("eight processes that wait", func(t *testing.T) {
+		root := "/" + driver.NewID()
+		var stores []*Store
+		for range 9 {
+			stores = append(stores, open(t, root))
 		}
-		const many = 32 * 50
-		got := counted(t, server, func() {
-			var joining sync.WaitGroup
-			for range 32 {
-				joining.Go(func() {
-					for range many / 32 {
-						if g, err := s.Acquire(t.Context(), writer("k")); err != nil || !g.Waiting {
-							t.Errorf("%+v, %v, want a position", g, err)
-						}
-					}
-				})
-			}
-			joining.Wait()
-		})
-		// One request creates, one watches, and hardly any waiter reads the queue.
-		if most := int64(2*many + many/10); got.Requests > most {
-			t.Errorf("%d positions took %d requests, want %d at most", many, got.Requests, most)
+		type waiter struct {
+			driver.Request
+			s     *Store
+			hints <-chan driver.Hint
 		}
+		n := 0
+		join := func(waits bool) waiter {
+			r, s := writer("k"), stores[n%len(stores)]
+			n++
+			w := waiter{r, s, watching(t, s, r)}
+			if g := acquire(t, s, r); g.Waiting != waits {
+				t.Fatalf("waiting: %v, want %v", g.Waiting, waits)
+			}
+			return w
+		}
+		holder := join(false)
+		var queue []waiter
+		for range 8 {
+			queue = append(queue, join(true))
+		}
+		expect(t, func() {
+			for range rounds {
+				release(t, holder.s, holder.Request)
+				awaitHeld(t, queue[0].s, queue[0].Request, queue[0].hints)
+				holder = queue[0]
+				queue = append(queue[1:], join(true))
+			}
+		}, 5, 2)
 	})
 	t.Run("three hundred renewed", func(t *testing.T) {
 		s := open(t, "/"+driver.NewID())

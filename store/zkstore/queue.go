@@ -230,14 +230,11 @@ type verdict struct {
 	// owners can never hold together with it.
 	gone []string
 
-	// tellsRelease says that the nearest of them, and maybe no other, belongs to an exclusive
-	// request of Baton's. Such a node changes when its owner, having waited, releases
-	// the lock; it does not change when its owner gives up waiting.
+	// tellsRelease says that the nearest of them belongs to an exclusive request of
+	// Baton's. Such a node changes when its owner, having waited, releases the lock; it
+	// does not change when its owner gives up waiting. A reader's node also changes when
+	// it is renewed.
 	tellsRelease bool
-
-	// othersBefore says that there may be other contenders before that one, so that its
-	// going proves nothing unless it changed first.
-	others bool
 
 	// any is set if gone is empty. The contender then waits for permits: until one of
 	// these nodes goes or changes.
@@ -246,6 +243,13 @@ type verdict struct {
 	// next says that any is one node, and that the contender waits until that says that
 	// it holds.
 	next bool
+}
+
+// nearestWent notes that the nearest of the nodes in gone went. It reports whether the
+// queue has to be read: one listing replaces a request for each of several nodes.
+func (v *verdict) nearestWent() (several bool) {
+	v.gone, v.tellsRelease = v.gone[1:], false
+	return len(v.gone) > 1
 }
 
 // judge says what the queue means for the contender with that id.

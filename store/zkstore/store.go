@@ -151,13 +151,11 @@ type Store struct {
 	sweeping    atomic.Bool   // records
 	deadFor     time.Duration // deadFor; tests shorten it
 
-	mu         sync.Mutex
-	claims     map[name]*claim
-	hints      map[name][]*hint
-	waiters    map[string]*waiterGroup // by parent, where claims of ours wait
-	lastClaims map[string]lastClaim    // by parent
-	nodes      map[string]*nodeWatch   // by path
-	leftovers  map[*leftover]struct{}  // nodes to be deleted
+	mu        sync.Mutex
+	claims    map[name]*claim
+	hints     map[name][]*hint
+	nodes     map[string]*nodeWatch  // by path
+	leftovers map[*leftover]struct{} // nodes to be deleted
 }
 
 // name identifies a claim.
@@ -177,8 +175,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s := &Store{
 		conn: conn, session: session, root: root, acl: cfg.ACL,
 		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL, deadFor: deadFor,
-		claims: map[name]*claim{}, hints: map[name][]*hint{}, waiters: map[string]*waiterGroup{}, lastClaims: map[string]lastClaim{},
-		nodes: map[string]*nodeWatch{}, leftovers: map[*leftover]struct{}{},
+		claims: map[name]*claim{}, hints: map[name][]*hint{}, nodes: map[string]*nodeWatch{}, leftovers: map[*leftover]struct{}{},
 	}
 	var random [8]byte
 	rand.Read(random[:]) // never fails
@@ -193,7 +190,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	s.maxTTL = l.timeout / 2
 	s.life, s.end = context.WithCancel(context.Background())
 	s.workers = workers.New(s.life, maxFlying)
-	s.batch = s.newBatcher(lingerTime)
+	s.batch = s.newBatcher()
 	go s.keepAlive()
 	return s, nil
 }

@@ -135,20 +135,18 @@ func (s *Store) sync(ctx context.Context) error {
 }
 
 const (
-	maxFlying  = 4                    // transactions under way
-	maxItems   = 64                   // in one transaction
-	maxBytes   = 64 << 10             // in one; servers take no more than 1 MB by default
-	lingerTime = 4 * time.Millisecond // how long an item that may linger waits for other items
+	maxFlying = 4        // transactions under way
+	maxItems  = 64       // in one transaction
+	maxBytes  = 64 << 10 // in one; servers take no more than 1 MB by default
 )
 
 // An item is a transaction that may become part of a larger one.
 type item struct {
 	batch.Item
-	parent    string
-	creates   bool // nodes below parent
-	mayLinger bool // it waits for up to lingerTime for other items to go with
-	ops       []any
-	keys      [1]batch.Key
+	parent  string
+	creates bool // nodes below parent
+	ops     []any
+	keys    [1]batch.Key
 
 	abandoned atomic.Bool // the caller no longer waits for the answer
 
@@ -159,27 +157,22 @@ type item struct {
 
 // newBatcher joins the transactions of items: a transaction costs the server several
 // times what one more operation in it costs.
-func (s *Store) newBatcher(linger time.Duration) *batch.Batcher[*item] {
+func (s *Store) newBatcher() *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
 		Max: maxItems, InFlight: maxFlying,
 		Size: func(it *item) int { return size(it.ops) }, MaxSize: maxBytes,
-		Keys:    (*item).batchKeys,
-		Patient: func(it *item) bool { return it.mayLinger }, Linger: linger,
+		Keys: (*item).batchKeys,
 	})
 }
 
 // batchKeys keeps two items from creating nodes below one parent in one transaction: they
-// would get the same token. Those that may linger do so one at a time: a claim that learns its
-// position before the next one does need not read the queue.
+// would get the same token.
 func (it *item) batchKeys() []batch.Key {
 	if !it.creates {
 		return nil
 	}
 	it.keys[0] = batch.Key{Name: it.parent, Rule: batch.Once}
-	if it.mayLinger {
-		it.keys[0].Rule |= batch.Serial
-	}
 	return it.keys[:]
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -300,51 +299,6 @@ func TestAnswerToManyLost(t *testing.T) {
 		if n := queueIn(t, other, s, r.Key); len(n) != 2 {
 			t.Errorf("%s: %v", r.Key, n)
 		}
-	}
-}
-
-// Below one parent items that may linger create nodes one after the other, so that each finds
-// the one before it known. No other item waits for that.
-func TestWhatTravelsTogether(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		it   *item
-		want []batch.Key
-	}{
-		{&item{parent: "a", creates: true}, []batch.Key{{Name: "a", Rule: batch.Once}}},
-		{&item{parent: "a", creates: true, mayLinger: true}, []batch.Key{{Name: "a", Rule: batch.Once | batch.Serial}}},
-		{&item{parent: "a"}, nil},
-		{&item{parent: "a", mayLinger: true}, nil},
-	} {
-		if got := tt.it.batchKeys(); !slices.Equal(got, tt.want) {
-			t.Errorf("creates %v, may linger %v: %v, want %v", tt.it.creates, tt.it.mayLinger, got, tt.want)
-		}
-	}
-}
-
-// Each item has its own time to linger: that of one which has gone with others does
-// not send the next one alone.
-func TestEachItemLingersByItself(t *testing.T) {
-	t.Parallel()
-	s := longWaiting(openOn(t, "", testserver.SharedZooKeeper(t).Addr))
-	known(t, s, "k")
-	const patience = 500 * time.Millisecond
-	s.batch = s.newBatcher(patience)
-	do := func(patient bool) {
-		it := &item{parent: s.parent("k"), mayLinger: patient, ops: []any{&zk.CheckVersionRequest{Path: s.parent("k"), Version: -1}}}
-		if _, _, _, err := s.join(t.Context(), it); err != nil {
-			t.Error(err)
-		}
-	}
-	var work sync.WaitGroup
-	work.Go(func() { do(true) })
-	queued(t, s, 1)
-	do(false)
-	work.Wait()
-	began := time.Now()
-	do(true)
-	if took := time.Since(began); took < patience {
-		t.Errorf("it went alone after %v", took)
 	}
 }
 

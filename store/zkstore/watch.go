@@ -95,9 +95,6 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	})
 	if w.err = err; err != nil {
 		drop()
-		if err == zk.ErrNoNode {
-			s.notePathGone(path)
-		}
 		close(w.ready)
 		return
 	}
@@ -105,13 +102,15 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	for {
 		select {
 		case w.event = <-events:
-			s.noteFired(path, w, drop)
+			drop()
+			close(w.fired)
 			return
 		case asked := <-w.look:
 			// The caller of barrier wants to know whether the event has come by now.
 			select {
 			case w.event = <-events:
-				s.noteFired(path, w, drop)
+				drop()
+				close(w.fired)
 				close(asked)
 				return
 			default:
@@ -122,14 +121,6 @@ func (s *Store) follow(path string, w *nodeWatch) {
 			return
 		}
 	}
-}
-
-func (s *Store) noteFired(path string, w *nodeWatch, drop func()) {
-	drop()
-	if w.event.Type == zk.EventNodeDeleted {
-		s.notePathGone(path)
-	}
-	close(w.fired)
 }
 
 // barrier returns when everything that the client was told before has been taken in,
@@ -152,144 +143,6 @@ func (w *nodeWatch) hasFired() bool {
 	default:
 		return false
 	}
-}
-
-// A waiterGroup is the claims of this process that wait in one queue. It remembers which
-// nodes before them have gone, so that no other claim asks for them again.
-type waiterGroup struct {
-	waiters int
-	gone    map[string]struct{}
-
-	reading sync.Mutex          // one waiter reads for all
-	seen    map[string]struct{} // the queue, as it was at at
-	at      time.Time
-}
-
-// manyWaiters is the number of waiters from which the queue is read once for all of
-// them, and not two nodes for each.
-const manyWaiters = 16
-
-// A lastClaim is the last of this process's claims in a queue.
-type lastClaim struct {
-	*claim
-	parentCreated int64  // the czxid of the parent
-	seq           int32  // the last number of its nodes
-	lock          string // the first of them
-}
-
-// becomeLast notes that the claim's nodes are new, below a parent of that czxid. It
-// returns the last claim of this process before, if it is right before this one.
-// Every node that is made takes a number, so no other contender is between two claims
-// whose numbers follow each other, unless the parent was deleted and made again
-// meanwhile, and its numbers started again.
-func (c *claim) becomeLast(born int64) (before lastClaim) {
-	if born == 0 || c.weight != driver.Whole {
-		return before
-	}
-	first, ok1 := parse(c.nodes[0])
-	second, ok2 := parse(c.nodes[1])
-	if !ok1 || !ok2 || first.seq < 0 || second.seq != first.seq+1 {
-		return before
-	}
-	s := c.s
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	was := s.lastClaims[c.parent]
-	if was.parentCreated > born || was.parentCreated == born && was.seq > second.seq {
-		return before // the answers came out of order
-	}
-	s.lastClaims[c.parent] = lastClaim{c, born, second.seq, c.nodes[0]}
-	if was.claim != nil && was.claim != c && was.parentCreated == born && was.seq+1 == first.seq {
-		return was
-	}
-	return before
-}
-
-// verdict is the verdict on an exclusive claim right behind t. ok is false if the queue
-// has to be read: t's claim may have other nodes now, behind those of later contenders.
-func (t lastClaim) verdict() (v verdict, ok bool) {
-	c := t.claim
-	if c == nil {
-		return v, false
-	}
-	c.Lock()
-	defer c.Unlock()
-	if c.weight != driver.Whole || c.reader != "" || len(c.nodes) != 2 || c.nodes[0] != t.lock || c.state == gone {
-		return v, false
-	}
-	return verdict{gone: c.nodes[:1:1], tellsRelease: true, others: c.state != held}, true
-}
-
-func (s *Store) joinWaiters(parent string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.waiters[parent]
-	if l == nil {
-		l = &waiterGroup{gone: map[string]struct{}{}}
-		s.waiters[parent] = l
-	}
-	l.waiters++
-}
-
-func (s *Store) leaveWaiters(parent string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.waiters[parent]; l.waiters > 1 {
-		l.waiters--
-	} else {
-		delete(s.waiters, parent)
-	}
-}
-
-// hasWaiters reports whether claims of this process wait in the queue.
-func (s *Store) hasWaiters(parent string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.waiters[parent] != nil
-}
-
-func (s *Store) noteGone(parent string, names ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l := s.waiters[parent]; l != nil {
-		if len(l.gone) > 100_000 {
-			clear(l.gone) // it only saves requests
-		}
-		for _, n := range names {
-			l.gone[n] = struct{}{}
-		}
-	}
-}
-
-// noteListed is told of nodes that were listed: a server that was restored may have
-// nodes again that had gone.
-func (s *Store) noteListed(parent string, names []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, n := range names {
-		delete(s.waiters[parent].gone, n)
-	}
-}
-
-func (s *Store) notePathGone(path string) {
-	i := len(path) - 1
-	for path[i] != '/' {
-		i--
-	}
-	s.noteGone(path[:i], path[i+1:])
-}
-
-// notGone returns the nodes that are not known to have gone.
-func (s *Store) notGone(parent string, nodes []string) (left []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	l := s.waiters[parent]
-	for _, n := range nodes {
-		if _, gone := l.gone[n]; !gone {
-			left = append(left, n)
-		}
-	}
-	return left
 }
 
 // blocked is what a waiter waits for.
@@ -317,7 +170,7 @@ type waiter struct {
 	*claim
 	ctx     context.Context
 	own     *nodeWatch
-	verdict verdict // of the last listing
+	verdict verdict // of the last listing, without what went since
 	link    *link   // when the listing and the watches were made
 }
 
@@ -333,12 +186,8 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	c.stop = cancel
 	c.endInLocked(c.s.waiterTTL)
 	c.Unlock()
-	c.s.joinWaiters(c.parent)
 	w := &waiter{claim: c, ctx: ctx, own: own, verdict: v, link: l}
-	go func() {
-		defer c.s.leaveWaiters(c.parent)
-		w.run()
-	}()
+	go w.run()
 	return c.waitingGrant(), nil
 }
 
@@ -364,43 +213,32 @@ func (w *waiter) run() {
 			continue
 		}
 		if stale || l != w.link || w.own == nil || w.own.hasFired() {
-			listed := l != w.link || w.verdict.gone != nil && len(s.notGone(w.parent, w.verdict.gone)) == 0
 			if !w.readQueue(l) {
 				w.waitEvent(nil, l, retryAfter)
 				continue
 			}
-			if stale = false; listed {
-				s.noteListed(w.parent, w.verdict.gone)
-			}
+			stale = false
 		}
+		v := &w.verdict
+		watch := v.any
 		switch {
-		case w.verdict.missing:
+		case v.missing:
 			w.lose()
 			return
-		case w.verdict.granted:
+		case v.granted:
 			w.granted()
 			return
-		}
-		watch := w.verdict.any
-		if w.verdict.gone != nil {
-			left := s.notGone(w.parent, w.verdict.gone)
-			switch {
-			case len(left) == 0 && w.verdict.others:
-				stale = true
-				continue
-			case len(left) == 0 && w.capacity == driver.Whole:
-				if w.own.barrier(w.ctx) {
-					continue // the loss of its own node was told before the others'
-				}
-				w.granted()
-				return
-			case len(left) == 0, 1 < len(left) && len(left) < len(w.verdict.gone):
-				// Permits are counted when all other contenders have gone. And if some
-				// have gone, one listing replaces a request for each of the others.
-				stale = true
-				continue
-			}
-			watch = left[:1]
+		case watch != nil:
+		case len(v.gone) > 0:
+			watch = v.gone[:1]
+		case w.capacity < driver.Whole:
+			stale = true // now that all others have gone its permits are counted
+			continue
+		case w.own.barrier(w.ctx):
+			continue // the loss of its own node was told before the others'
+		default:
+			w.granted()
+			return
 		}
 		var others []*nodeWatch
 		var err error
@@ -413,20 +251,20 @@ func (w *waiter) run() {
 		}
 		switch {
 		case err == zk.ErrNoNode:
-			stale = w.verdict.gone == nil // otherwise notGone knows now that it has gone
+			stale = v.any != nil || v.nearestWent()
 		case err != nil:
 			w.waitEvent(nil, l, retryAfter)
-		case w.verdict.next && others[0].holds && others[0] != lastToldBy:
+		case v.next && others[0].holds && others[0] != lastToldBy:
 			lastToldBy, stale = others[0], true // the node changed before the watch was set
 		case w.waitEvent(others, l, poll):
 			stale, poll = !w.unchanged(watch), min(2*poll, lastPoll)
-		case w.verdict.gone == nil:
+		case v.any != nil:
 			stale = true
-		case w.verdict.tellsRelease && watch[0] == w.verdict.gone[0] && others[0].hasFired() && others[0].event.Type == zk.EventNodeDataChanged:
-			// Only that node changes when its owner releases the lock; a reader's node
-			// changes when it is renewed, too.
-			w.verdict.others = false
-			s.noteGone(w.parent, w.verdict.gone...)
+		case !others[0].hasFired():
+		case others[0].event.Type == zk.EventNodeDeleted:
+			stale = v.nearestWent()
+		case v.tellsRelease && others[0].event.Type == zk.EventNodeDataChanged:
+			v.gone = nil // its owner had the lock, so that all before it went earlier
 		}
 	}
 }
@@ -435,47 +273,17 @@ func (w *waiter) run() {
 const retryAfter = 50 * time.Millisecond
 
 // unchanged reports whether the waiter has certainly missed nothing. A waiter for one node
-// asks for that node and its own; with many waiters they share one
-// listing instead. A waiter for permits has to read the queue.
+// asks for that node and its own. A waiter for permits has to read the queue.
 func (w *waiter) unchanged(watch []string) bool {
-	if w.verdict.gone == nil {
+	if w.verdict.any != nil {
 		return false
 	}
-	s, names := w.s, [...]string{w.nodes[0], watch[0]}
-	s.mu.Lock()
-	l := s.waiters[w.parent]
-	many := l.waiters >= manyWaiters
-	s.mu.Unlock()
-	if many {
-		seen := l.readRecently(w)
-		_, mine := seen[names[0]]
-		_, others := seen[names[1]]
-		return mine && others
-	}
-	for _, name := range names {
-		if _, err := s.exists(w.ctx, w.parent+"/"+name); err != nil {
+	for _, name := range []string{w.nodes[0], watch[0]} {
+		if _, err := w.s.exists(w.ctx, w.parent+"/"+name); err != nil {
 			return false
 		}
 	}
 	return true
-}
-
-// readRecently returns the queue as it was read lately, after w joined it: no waiter looks
-// sooner than firstPoll after that.
-func (l *waiterGroup) readRecently(w *waiter) map[string]struct{} {
-	l.reading.Lock()
-	defer l.reading.Unlock()
-	if now := time.Now(); l.seen == nil || now.Sub(l.at) > firstPoll/2 {
-		children, _, err := w.s.children(w.ctx, w.parent)
-		if err != nil {
-			return nil
-		}
-		l.seen, l.at = make(map[string]struct{}, len(children)), now
-		for _, name := range children {
-			l.seen[name] = struct{}{}
-		}
-	}
-	return l.seen
 }
 
 // readQueue reads the queue, and makes sure that the claim's own node is watched.

@@ -35,6 +35,11 @@ sum = BATON_REQUIRE_SERVERS=1 GOFLAGS="$$GOFLAGS -trimpath" env --default-signal
 	--rerun-fails=1 --rerun-fails-max-failures=5 --rerun-fails-report .test/$(1).repeated --jsonfile .test/$(1).json \
 	--packages "$(2)" -- -vet=off -p 3 -parallel 4 -timeout 15m $(3) $(TEST)
 
+# What runs on MySQL as well as on MariaDB: in make test the contract, records, limits,
+# transactions, plans and some faults; in make test-long all tests of the store and all faults.
+on_mysql = BATON_SERVER_MARIADB=$(CURDIR)/.servers/mysql/usr/sbin/mysqld
+MYSQL_TESTS = ^Test(Contract|Records|Limits|InTx.*|.*Cut.*|BlackHole|NoStatementScans|TheAddressLeadsToAnotherServer)$$|^TestMatrix$$/^mariadb$$
+
 .PHONY: help
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +53,7 @@ test: servers ## Install what is missing, and test Baton's module on every serve
 	@rm -rf .test; mkdir .test; status=0; \
 	$(call sum,rest,$(filter-out $(shell go list $(CORE)),$(shell go list ./store/... ./cmd/... ./...)),) || status=1; \
 	$(call sum,core,$(CORE),-race) || status=1; \
+	$(on_mysql) $(call sum,mysql,./store/mysqlstore ./internal/verify,-run '$(MYSQL_TESTS)') || status=1; \
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
 .PHONY: test-long
@@ -55,6 +61,8 @@ test-long: ## Test all modules with all faults, browsers, languages and neighbou
 	@.ci/install long; rm -rf .test; mkdir .test; status=0; export BATON_LONG=1; \
 	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list ./cmd/... ./interop/... work)),-p 2 -timeout 60m) || status=1; \
 	$(call sum,long-core,$(CORE) ./store/...,-race -p 2 -timeout 60m) || status=1; \
+	$(on_mysql) $(call sum,long-mysql,./store/mysqlstore,) || status=1; \
+	$(on_mysql) $(call sum,long-mysql-faults,./internal/faulttest ./internal/verify,-run '^Test(LockedOut|ServerCrash|TenThousandWaiters)$$/^mysql$$|^TestMatrix$$/^all$$/^mariadb$$') || status=1; \
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
 .PHONY: mutate

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -9,14 +10,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 )
 
-// MariaDBServer is one mariadbd process with a database "baton". Its user root
-// has no password.
+// MariaDBServer is one mariadbd process, or one mysqld where BATON_SERVER_MARIADB says so,
+// with a database "baton". Its user root has no password.
 type MariaDBServer struct {
 	Process
 
@@ -30,8 +32,28 @@ func NeedMariaDB(t TB) {
 	require(t, "mariadbd", "mariadb-server")
 }
 
+// IsMySQL reports whether MariaDB starts a MySQL. It skips the test as NeedMariaDB does.
+func IsMySQL(t TB) bool {
+	t.Helper()
+	NeedMariaDB(t)
+	is, err := isMySQL()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return is
+}
+
+var isMySQL = sync.OnceValues(func() (bool, error) {
+	version, err := exec.Command(cmp.Or(os.Getenv(variables["mariadbd"]), "mariadbd"), "--no-defaults", "--version").Output()
+	if err != nil {
+		return false, fmt.Errorf("ask the server for its version: %w", err)
+	}
+	return !strings.Contains(string(version), "MariaDB"), nil
+})
+
 // MariaDB starts a server that makes every commit durable. Further arguments
-// are those of mariadbd, for example "--log-bin".
+// are those of mariadbd, for example "--log-bin". Those that only one of the two servers
+// has begin with "--loose-".
 func MariaDB(t TB, args ...string) *MariaDBServer {
 	t.Helper()
 	return mariadb(t, nil, args)
@@ -71,22 +93,40 @@ func SharedMariaDB(t TB) *MariaDBServer {
 // smallMariaDB keeps the files of a server small, so that they are copied and recovered
 // fast.
 var smallMariaDB = []string{
-	"--innodb-log-file-size=8M", "--innodb-buffer-pool-size=32M", "--aria-log-file-size=8M", "--aria-pagecache-buffer-size=8M",
-	"--key-buffer-size=1M",
+	"--loose-innodb-log-file-size=8M", "--loose-innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=32M",
+	"--loose-aria-log-file-size=8M", "--loose-aria-pagecache-buffer-size=8M", "--key-buffer-size=1M",
 }
 
 // mariadbTemplate is a fresh database directory, which each server copies.
 var mariadbTemplate = sync.OnceValues(func() (string, error) {
+	other := os.Getenv(variables["mariadbd"])
 	root, err := rootDir()
 	if err != nil {
 		return "", err
 	}
+	mysql, err := isMySQL()
+	if err != nil {
+		return "", err
+	}
 	dir := filepath.Join(root.path, "mariadb")
-	args := append([]string{
-		"--no-defaults", "--datadir=" + dir, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve",
-	}, smallMariaDB...)
-	if out, err := exec.Command("mariadb-install-db", append(args, mariadbUser()...)...).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
+	program, args := "mariadb-install-db", slices.Concat([]string{"--no-defaults", "--datadir=" + dir}, smallMariaDB, mariadbUser())
+	if mysql {
+		program = other
+		users := filepath.Join(root.path, "mysql-users.sql") // it has made root for localhost only
+		if err := os.WriteFile(users, []byte("RENAME USER root@localhost TO root@'%';\n"), 0o600); err != nil {
+			return "", err
+		}
+		args = append(args, "--initialize-insecure", "--init-file="+users, "--secure-file-priv="+root.path)
+	} else {
+		if other != "" {
+			base := filepath.Dir(filepath.Dir(other))
+			program = filepath.Join(base, "bin", program)
+			args = append(args, "--basedir="+base)
+		}
+		args = append(args, "--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve")
+	}
+	if out, err := exec.Command(program, args...).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", program, err, out)
 	}
 	return dir, nil
 })
@@ -114,7 +154,7 @@ func startMariaDB(t TB, path, template, dir string, port int, env, more []string
 		"--no-defaults", "--datadir=" + data, "--port=" + strconv.Itoa(port), "--bind-address=127.0.0.1",
 		"--socket=" + filepath.Join(dir, "my.sock"), "--tmpdir=" + dir, "--pid-file=" + pidFile, "--init-file=" + first,
 		"--skip-name-resolve", "--max-connections=600", "--innodb-flush-log-at-trx-commit=1",
-		"--innodb-fast-shutdown=2", "--performance-schema=OFF",
+		"--innodb-fast-shutdown=2", "--performance-schema=OFF", "--secure-file-priv=" + dir, "--loose-mysqlx=OFF",
 	}, smallMariaDB...)
 	args = append(append(args, mariadbUser()...), more...)
 	s.Process = Process{t: t, path: path, args: args, env: env, dir: dir, ready: func(pid int) error {

@@ -2,6 +2,7 @@ package testserver
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -204,7 +205,7 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	data := filepath.Join(dir, "data")
-	cmd := exec.Command(filepath.Join(findPostgres(), "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+	cmd := exec.Command(filepath.Join(cmp.Or(os.Getenv(variables["initdb"]), findPostgres()), "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
 		"--locale=C", "--no-sync", "--wal-segsize=1", "--no-instructions")
 	cmd.Dir = dir
 	if cmd.SysProcAttr, err = unprivileged(); err != nil {

@@ -7,6 +7,16 @@
 // then if one is not installed. Otherwise it is skipped, and the command that ran the
 // tests is told so once for each package and program. A Program or a Site always starts
 // them.
+//
+// An environment variable names another server of a kind, which the tests then use:
+//
+//	BATON_SERVER_REDIS      a redis-server or valkey-server
+//	BATON_SERVER_MARIADB    a mariadbd or mysqld
+//	BATON_SERVER_POSTGRES   the directory of initdb, postgres and psql
+//	BATON_SERVER_ETCD       an etcd
+//	BATON_SERVER_ZOOKEEPER  the class path of ZooKeeper's jars
+//
+// Programs and libraries that belong to it are looked for where it lies.
 package testserver
 
 import (
@@ -56,13 +66,25 @@ func require(t TB, binary, install string) string {
 	return find(t, binary, install, func() (string, error) { return exec.LookPath(binary) })
 }
 
-// find returns what look finds. A test is skipped if it may not start what is looked
+// variables are those of the documentation, by what is looked for.
+var variables = map[string]string{
+	"redis-server": "BATON_SERVER_REDIS",
+	"mariadbd":     "BATON_SERVER_MARIADB",
+	"initdb":       "BATON_SERVER_POSTGRES",
+	"etcd":         "BATON_SERVER_ETCD",
+	zookeeperJar:   "BATON_SERVER_ZOOKEEPER",
+}
+
+// find returns what look finds, or what a variable names. A test is skipped if it may not start what is looked
 // for, and fails if that is not installed; a Site says ErrNotInstalled.
 func find(t TB, what, install string, look func() (string, error)) string {
 	t.Helper()
 	if !mayStart(t) {
 		announce(callersErrors, what)
 		t.Skipf("needs %s: runs with BATON_REQUIRE_SERVERS=1, as in make test", what)
+	}
+	if path := os.Getenv(variables[what]); path != "" {
+		return path
 	}
 	path, err := look()
 	if err == nil {

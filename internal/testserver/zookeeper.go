@@ -33,17 +33,17 @@ func NeedZooKeeper(t TB) {
 	java(t)
 }
 
-func java(t TB) (path string) {
+// java returns the path of java, and the class path of the server.
+func java(t TB) (path, classes string) {
 	t.Helper()
 	path = require(t, "java", "openjdk-17-jdk-headless")
-	NeedJar(t, zookeeperJar, "zookeeper")
-	return path
+	return path, NeedJar(t, zookeeperJar, "zookeeper")
 }
 
 // NeedJar is require for a file of a package that has no binary.
-func NeedJar(t TB, file, install string) {
+func NeedJar(t TB, file, install string) (path string) {
 	t.Helper()
-	find(t, file, install, func() (string, error) {
+	return find(t, file, install, func() (string, error) {
 		_, err := os.Stat(file)
 		return file, err
 	})
@@ -66,13 +66,13 @@ func ZooKeeperOn(t TB, dir string, lines ...string) *ZooKeeperServer {
 
 func zooKeeperOn(t TB, dir string, lines ...string) *ZooKeeperServer {
 	t.Helper()
-	path := java(t)
+	path, classes := java(t)
 	for attempt := 1; ; attempt++ {
 		port, err := freePort()
 		if err != nil {
 			t.Fatalf("start zookeeper: %v", err)
 		}
-		s := newZooKeeper(t, path, dir, port, "org.apache.zookeeper.server.ZooKeeperServerMain", lines)
+		s := newZooKeeper(t, path, classes, dir, port, "org.apache.zookeeper.server.ZooKeeperServerMain", lines)
 		if err := s.configure(port, lines); err != nil {
 			t.Fatalf("start zookeeper: %v", err)
 		}
@@ -96,7 +96,7 @@ func SharedZooKeeper(t TB) *ZooKeeperServer {
 	return sharedZooKeeper.get(t, func(t TB) *ZooKeeperServer { return ZooKeeper(t) })
 }
 
-func newZooKeeper(t TB, java, dir string, port int, main string, lines []string) *ZooKeeperServer {
+func newZooKeeper(t TB, java, classes, dir string, port int, main string, lines []string) *ZooKeeperServer {
 	s := &ZooKeeperServer{Addr: addr(port)}
 	args := []string{
 		"-Xms64m", "-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dzookeeper.jmx.log4j.disable=true",
@@ -110,7 +110,7 @@ func newZooKeeper(t TB, java, dir string, port int, main string, lines []string)
 			args = append(args, l)
 		}
 	}
-	args = append(args, "-cp", dir+":"+zookeeperJar+":/usr/share/java/slf4j-simple.jar", main, filepath.Join(dir, "zoo.cfg"))
+	args = append(args, "-cp", dir+":"+classes+":/usr/share/java/slf4j-simple.jar", main, filepath.Join(dir, "zoo.cfg"))
 	s.Process = Process{t: t, path: java, args: args, dir: dir, ready: func(int) error {
 		// The server may never answer a request that comes while it starts.
 		conf, err := s.ask("conf", 500*time.Millisecond)
@@ -247,7 +247,7 @@ func (e *Ensemble) AwaitLeader(t TB) int {
 // address, and nodes with a greater index use that. Lines are as in ZooKeeper.
 func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines ...string) *Ensemble {
 	t.Helper()
-	path := java(t)
+	path, classes := java(t)
 	var e Ensemble
 	var quorum, election [3]int
 	for i := range e.Nodes {
@@ -259,7 +259,7 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 		if err := errors.Join(err1, err2, err3); err != nil {
 			t.Fatalf("start zookeeper: %v", err)
 		}
-		e.Nodes[i] = newZooKeeper(t, path, freshDir(t), client, "org.apache.zookeeper.server.quorum.QuorumPeerMain", lines)
+		e.Nodes[i] = newZooKeeper(t, path, classes, freshDir(t), client, "org.apache.zookeeper.server.quorum.QuorumPeerMain", lines)
 	}
 	for i, n := range e.Nodes {
 		_, port, _ := net.SplitHostPort(n.Addr) // it is one of ours
@@ -315,7 +315,7 @@ func RunJava(t TB, jars []string, source string, args ...string) (string, error)
 // with the jars.
 func JavaCommand(t TB, jars []string, class string, args ...string) *exec.Cmd {
 	t.Helper()
-	path := java(t)
+	path, _ := java(t)
 	cmd := exec.Command(path, slices.Concat([]string{
 		"-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 		"-cp", strings.Join(jars, ":"), class,

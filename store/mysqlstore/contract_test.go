@@ -39,7 +39,7 @@ func hardPool(t drivertest.T, d *database) *Store {
 	c.Loc = time.FixedZone("far", 13*60*60)
 	c.Params = map[string]string{
 		"time_zone": "'-11:00'",
-		"sql_mode":  "'ANSI,NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT,PAD_CHAR_TO_FULL_LENGTH'",
+		"sql_mode":  "'" + hardModes(tb{t}) + ",PAD_CHAR_TO_FULL_LENGTH'",
 	}
 	return d.wrap(t, c)
 }

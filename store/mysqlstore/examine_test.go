@@ -118,18 +118,19 @@ func TestJudge(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()
-	server := testserver.MariaDB(t, "--version=10.5.12-MariaDB-old")
-	d := &database{server: server, name: "baton"}
-	_, err := Open(t.Context(), Server{Addr: server.Addr, Database: "baton", User: "root"})
-	refused, ok := errors.AsType[driver.Refusal](err)
-	if !ok || !errors.Is(err, ErrVersion) {
-		t.Fatalf("an old server: %v, want a refusal", err)
-	}
-	if f, ok := refused.Finding(); !ok || f.Name != "version" {
-		t.Errorf("an old server: %+v", f)
+	if !testserver.IsMySQL(t) { // which does not lie about its version
+		server := testserver.MariaDB(t, "--version=10.5.12-MariaDB-old")
+		_, err := Open(t.Context(), Server{Addr: server.Addr, Database: "baton", User: "root"})
+		refused, ok := errors.AsType[driver.Refusal](err)
+		if !ok || !errors.Is(err, ErrVersion) {
+			t.Fatalf("an old server: %v, want a refusal", err)
+		}
+		if f, ok := refused.Finding(); !ok || f.Name != "version" {
+			t.Errorf("an old server: %+v", f)
+		}
 	}
 
-	d = shared(t)
+	d := shared(t)
 	d.wrap(t, d.config())
 	d.exec(t, "ALTER TABLE baton_claim MODIFY id VARCHAR(64) NOT NULL")
 	for _, err := range []error{Migrate(t.Context(), d.plain), second(New(t.Context(), d.plain)), second(Open(t.Context(), Server{Addr: d.server.Addr, Database: d.name, User: "root"}))} {

@@ -1,12 +1,14 @@
 package mysqlstore
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/testserver"
 )
 
 // earlyByChance is what decides outside of tests.
@@ -48,6 +50,27 @@ func eventually(t drivertest.T, what string, within time.Duration, ok func() boo
 			t.Fatalf("%s: not within %v", what, within)
 		}
 	}
+}
+
+// numbers is a table with a column seq, from 1 to n.
+func numbers(n int) string {
+	const digits = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
+	seq, from := "1", ""
+	for i, unit := 0, 1; unit < n; i, unit = i+1, 10*unit {
+		seq += fmt.Sprintf("+%d*t%d.d", unit, i)
+		from += fmt.Sprintf(",%s t%d", digits, i)
+	}
+	return fmt.Sprintf("(SELECT %s seq FROM %s) numbers WHERE seq<=%d", seq, from[1:], n)
+}
+
+// hardModes are values of sql_mode that change the meaning of a statement.
+func hardModes(t testserver.TB) string {
+	t.Helper()
+	modes := "ANSI,NO_BACKSLASH_ESCAPES"
+	if !testserver.IsMySQL(t) {
+		modes += ",SIMULTANEOUS_ASSIGNMENT"
+	}
+	return modes
 }
 
 // claimOf makes an exclusive claim.

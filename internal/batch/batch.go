@@ -344,7 +344,11 @@ func (b *Batcher[R]) nextLocked() (batch []R, f *flight, ok bool) {
 		batch, f = b.takeLocked()
 		return batch, f, f != nil
 	}
-	if b.paused || len(b.queue) <= b.begun*b.config.Max || !slices.ContainsFunc(b.queue, func(r R) bool { return !b.blockedLocked(r.item()) }) {
+	if b.paused || len(b.queue) <= b.begun*b.config.Max {
+		return nil, nil, false
+	}
+	t := taking[R]{alone: len(b.queue) == 1}
+	if !slices.ContainsFunc(b.queue, func(r R) bool { return t.add(b, r) }) {
 		return nil, nil, false
 	}
 	b.begun++

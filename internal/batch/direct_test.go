@@ -212,3 +212,32 @@ func TestDirectBeginFails(t *testing.T) {
 		}
 	}
 }
+
+// No send begins for requests that all have to wait, be it behind a request that waits.
+func TestBeginWaitsForKeys(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun := 0
+		b := New(Config[*request]{Direct: true, Max: 10, InFlight: 3, Keys: func(r *request) []Key { return r.shared }, Begin: func(context.Context) (func(context.Context, []*request), error) {
+			if begun++; begun > 10 {
+				panic("sends begin without end")
+			}
+			return func(context.Context, []*request) { time.Sleep(time.Second) }, nil
+		}})
+		const rule = Serial | Order
+		for _, r := range []*request{ask("a", Key{"a", rule}), ask("ab", Key{"a", rule}, Key{"b", rule}), ask("b", Key{"b", rule})} {
+			go func() {
+				if err := b.Do(context.Background(), r); err != nil {
+					t.Error(err)
+				}
+			}()
+			synctest.Wait()
+		}
+		if begun != 1 {
+			t.Errorf("%d sends have begun, want that of the first", begun)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if begun != 2 {
+			t.Errorf("%d sends have begun, want one more for the rest", begun)
+		}
+	})
+}

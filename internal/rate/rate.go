@@ -1,6 +1,6 @@
 // Package rate decides about rate limits: one pure state machine for each algorithm.
-// Every store does what it does, and the scripts and statements of the stores that
-// decide on their servers are compared with it.
+// Every store does what it does, and what Redis and, in simple cases, MySQL decide on
+// their servers is compared with it.
 //
 // Times are microseconds since 1970 and come as arguments. All numbers are integers,
 // and every result is rounded so that a promise is never early: waits up, what remains

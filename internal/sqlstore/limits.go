@@ -51,6 +51,9 @@ type LimitOp struct {
 	err   error
 }
 
+// Answer is the decision, once there is one.
+func (o *LimitOp) Answer() (limits.Taken, error) { return o.taken, o.err }
+
 const (
 	// limitKeys bounds the rows that one transaction locks, and limitNumbers the numbers
 	// that it reads, so that short requests do not wait long for logs.

@@ -12,15 +12,13 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/contended"
-	"github.com/batonhq/baton/internal/rate"
 )
 
 const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
 // batcher sends the acquires and releases of many goroutines in few statements when
-// there are more of them than connections; another batcher does so with decisions about
-// limits. The first operation of a statement and commit costs the server several times
-// what each further one does.
+// there are more of them than connections. The first operation of a statement and commit
+// costs the server several times what each further one does.
 //
 // Of locks it merges only exclusive claims of uncontended keys, and the statement waits
 // for no row. An operation that the statement does not answer goes alone.
@@ -50,21 +48,17 @@ type batcher struct {
 // maxMerged bounds how long a statement delays the operations that wait.
 const maxMerged = 64
 
-// operation is an acquire, a release or a decision that may be merged with others.
+// operation is an acquire or a release that may be merged with others.
 type operation struct {
 	claim driver.Claim
 	ttl   time.Duration // 0 is a release
 	queue bool          // the acquire takes a position
 
-	take  *rate.Request // a decision
-	looks bool          // it probably changes nothing
-
 	in     *queue        // guarded, as batch is, by batcher.mu
-	batch  *batch        // that it was sent with
+	batch  *merged       // that it was sent with
 	done   chan struct{} // closed when the rest is set
 	served bool
 	grant  driver.Grant
-	answer []int64 // how it was decided, when, and the state that was there
 	err    error
 }
 
@@ -77,9 +71,9 @@ func (q *queue) add(o *operation) {
 }
 
 // take makes a batch of the operations that wait longest.
-func (q *queue) take(cancel context.CancelFunc) *batch {
+func (q *queue) take(cancel context.CancelFunc) *merged {
 	n := min(len(q.all), maxMerged)
-	b := &batch{all: slices.Clone(q.all[:n]), cancel: cancel}
+	b := &merged{all: slices.Clone(q.all[:n]), cancel: cancel}
 	q.all = slices.Delete(q.all, 0, n)
 	for _, o := range b.all {
 		o.batch = b
@@ -91,8 +85,8 @@ func (q *queue) remove(o *operation) {
 	q.all = slices.DeleteFunc(q.all, func(other *operation) bool { return other == o })
 }
 
-// batch is operations that are sent together.
-type batch struct {
+// merged is operations that are sent together.
+type merged struct {
 	all    []*operation
 	left   int // whose callers have given up; guarded by batcher.mu
 	cancel context.CancelFunc
@@ -157,9 +151,7 @@ func (c *batcher) share(ctx context.Context, o *operation, alone func() error) e
 	if o.served || o.err != nil {
 		return o.err
 	}
-	if o.take == nil {
-		c.hot.Set(o.claim.Key, true)
-	}
+	c.hot.Set(o.claim.Key, true)
 	return alone()
 }
 
@@ -224,7 +216,7 @@ func (c *batcher) serve(q *queue, send func(context.Context, *pgxpool.Conn, []*o
 }
 
 // answer tells the callers what became of their operations.
-func (b *batch) answer(err error) {
+func (b *merged) answer(err error) {
 	for _, o := range b.all {
 		if !o.served {
 			o.err = err

@@ -71,8 +71,8 @@ func TestLimitSweepMeetsAClockSetBack(t *testing.T) {
 		mustTake(t, s, take(l, 1, "k"))
 	}
 	sweepMeets(t, s, clock, "baton_limit", `SELECT baton_sweep_limits_1('', 100)`, func(tx pgx.Tx) {
-		if how := takeIn(t, tx, take(l, 1, "k")); how != wasRefused {
-			t.Errorf("by the clock that is right it ended with %d", how)
+		if d := takeIn(t, s, tx, take(l, 1, "k")); d.OK {
+			t.Errorf("by the clock that is right: %+v", d)
 		}
 	})
 	if d := mustTake(t, s, take(l, 1, "k")); d.OK {
@@ -82,8 +82,8 @@ func TestLimitSweepMeetsAClockSetBack(t *testing.T) {
 	clock.Set(time.Hour)
 	sweepMeets(t, s, clock, "baton_limit_id", `SELECT baton_sweep_limits_1('', 100)`, func(tx pgx.Tx) {
 		once.Keep = time.Minute
-		if how := takeIn(t, tx, once); how != wasAllowed {
-			t.Errorf("with an ID it ended with %d", how)
+		if d := takeIn(t, s, tx, once); !d.OK {
+			t.Errorf("with an ID: %+v", d)
 		}
 	})
 	if d := mustTake(t, s, once); !d.Repeated {

@@ -32,8 +32,8 @@
 //
 // # Rate limits
 //
-// One function on the server makes a decision in one round trip, about up to sixteen
-// limits, by the server's clock, which it reads when it has locked their rows. It does
+// A transaction locks the rows of up to sixteen limits and reads the server's clock, the
+// program decides, and the transaction writes, in two round trips. It does
 // not wait for the disk: see Store.Take. The table baton_limit has a row for each key
 // of which something was taken and still counts (the view baton_limits shows them);
 // processes that decide remove some that have expired. The table baton_override

@@ -3,26 +3,48 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/contended"
+	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 var _ limits.Store = (*Store)(nil)
 
 const (
-	takeSQL        = `SELECT baton_take_1($1::bytea, $2::bigint[], $3::bigint, $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::boolean)`
-	takeManySQL    = `SELECT baton_take_many_1($1::bytea[], $2::bigint[])`
-	takeAllSQL     = `SELECT baton_take_all_1($1::bytea[], $2::bigint[], $3::bigint[], $4::int, $5::bigint, $6::bigint, $7::bigint, $8::bigint, $9::text, $10::bigint, $11::boolean)`
+	// Rows are locked in order, those that are missing by making them. Commits do not wait
+	// for the disk, and a process that is stopped in the middle is thrown out before others
+	// give up waiting for its rows: see lockTimeout.
+	lockLimitsSQL = `INSERT INTO baton_limit AS l (key, state, expires) SELECT k, '', '-infinity' FROM unnest($1::bytea[]) AS u (k)
+		WHERE set_config('synchronous_commit', 'off', true) = 'off' AND set_config('idle_in_transaction_session_timeout', '1s', true) <> ''
+			AND set_config('enable_seqscan', 'off', true) = 'off' AND set_config('plan_cache_mode', 'force_generic_plan', true) <> '' ORDER BY k
+		ON CONFLICT (key) DO UPDATE SET state = l.state WHERE false`
+
+	// It reads what is committed, and then the clock. Where the isolation is another one it
+	// reads nothing.
+	readLimitsSQL = `SELECT k, coalesce(state, ''), ` + expiresSQL + `, ` + clockSQL + `
+		FROM unnest($1::bytea[]) AS u (k) LEFT JOIN baton_limit ON key = k WHERE current_setting('transaction_isolation') = 'read committed'`
+	readLimitIDsSQL = `SELECT key, l.id, at, wait, ` + expiresSQL + ` FROM unnest($1::bytea[], $2::text[]) AS u (k, id)
+		JOIN baton_limit_id l ON key = k AND l.id = u.id`
+
+	saveLimitsSQL = `UPDATE baton_limit l SET state = u.state, expires = 'epoch'::timestamptz + ends * interval '1 microsecond'
+		FROM unnest($1::bytea[], $2::text[], $3::bigint[]) AS u (k, state, ends) WHERE key = k`
+	dropLimitsSQL   = `DELETE FROM baton_limit WHERE key = ANY ($1::bytea[])`
+	saveLimitIDsSQL = `INSERT INTO baton_limit_id (key, id, at, wait, expires)
+		SELECT k, id, at, wait, 'epoch'::timestamptz + ends * interval '1 microsecond'
+		FROM unnest($1::bytea[], $2::text[], $3::bigint[], $4::bigint[], $5::bigint[]) AS u (k, id, at, wait, ends)
+		ON CONFLICT (key, id) DO UPDATE SET at = excluded.at, wait = excluded.wait, expires = excluded.expires`
+
 	sweepLimitsSQL = `SELECT upto, removed FROM baton_sweep_limits_1($1::bytea, $2::int)`
 )
 
@@ -30,189 +52,178 @@ const (
 const (
 	notSerializable = "40001"
 	deadlock        = "40P01"
+	idledTooLong    = "25P03" // it did nothing for too long
 )
 
-// How a decision ended, as the functions say.
-const (
-	wasRefused = iota
-	wasAllowed
-	wasRepeated
-	wasOutside // of the windows of a calendar
-)
-
-// limiter is what the store needs for rate limits.
-type limiter struct {
-	known   rate.Known
-	sweep   limitSweeper
-	batcher batcher
-
-	// refused has the keys that refused the last request: then the next one locks
-	// nothing to see whether they still do.
-	refused contended.Keys
-}
-
-// Take implements limits.Store, in one round trip, by one function on the server, which
-// locks the rows of the keys in order. A request that is refused, or only looks,
-// changes nothing and does not wait for the disk.
+// Take implements limits.Store, in two round trips: one locks and reads the rows, one
+// writes them and commits. All requests of this process that wait meanwhile are decided
+// together in the next two, so that under load each costs a small part of a round trip. A
+// request that only looks, or asks a key that refused before and refuses again, locks
+// nothing, and takes one.
 //
-// Nor does a request that is allowed: a crash of the server may forget the decisions of
-// its last moments (three times wal_writer_delay, by default 0.6 s) with the IDs that
-// they had, and a fail-over those that were not replicated. What these took may then be
-// taken once more. The locks do not share this.
-//
-// Requests to one limit, without an ID, that would have to wait for a connection are
-// decided together, in order, up to 64 in one statement. Requests to a log of more than
-// a hundred, or to more than a hundred sub-windows, are not.
+// What was taken is answered before it is on the disk: a crash of the server may forget the
+// decisions of its last moments (three times wal_writer_delay, by default 0.6 s) with the
+// IDs that they had, and a fail-over those that were not replicated. What these took may
+// then be taken once more. The locks do not share this.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
-	q, err := s.limits.known.NewRequest(r)
-	if err != nil {
-		return limits.Taken{}, err
-	}
-	looks := true
-	for _, t := range q.Takes {
-		looks = looks && t.Cost == 0
-	}
-	looks = (looks || s.limits.refused.Has(r.Takes[0].Key)) && r.Mode <= limits.TakeAnyway && r.ID == ""
-	o := &operation{take: q, looks: looks}
-	alone := func() (err error) {
-		o.answer, err = s.takeAlone(ctx, q, looks)
-		return err
-	}
-	if single(q) && brief(q.Limits[0]) {
-		err = s.limits.batcher.share(ctx, o, alone)
-	} else {
-		err = alone()
-	}
-	if err != nil {
-		return limits.Taken{}, err
-	}
-	a := o.answer
-	how, now := a[0], a[1]
-	if how == wasOutside {
-		ahead, _ := q.Outside(now)
-		return limits.Taken{}, &limits.ClockError{Store: traits.Store, Ahead: ahead}
-	}
-	states := make([]rate.State, len(r.Takes))
-	if single(q) {
-		states[0] = a[2:]
-	} else {
-		for i, rest := 0, a[4:]; i < len(states); i++ {
-			states[i], rest = rest[1:1+rest[0]:1+rest[0]], rest[1+rest[0]:]
-		}
-		if how == wasRepeated {
-			return q.Repeated(states, now, a[2], a[3]), nil
-		}
-	}
-	d, changed := q.Decide(states, now)
-	if d.OK != (how == wasAllowed) {
-		return d, fmt.Errorf("postgres: the server and this program do not decide alike about limit %q: %w", r.Takes[0].Key, driver.ErrUnknown)
-	}
-	s.limits.refused.Set(r.Takes[0].Key, !d.OK)
-	if changed {
-		s.limits.sweep.changed(s, r.Takes)
-	}
-	return d, nil
+	return s.limits.Take(ctx, r)
 }
 
-// takeAlone asks the server to decide one request.
-func (s *Store) takeAlone(ctx context.Context, q *rate.Request, looks bool) (answer []int64, err error) {
-	sql, args := takeArgs(q, looks)
-	for tries := 3; ; tries-- {
-		err = s.row(ctx, sql, args, &answer)
-		// Only row locks that a person takes by hand can be in the way, and nothing was done.
-		if err == nil || tries == 1 || !isCode(err, deadlock) && !isCode(err, notSerializable) {
-			return answer, err
+func (s *Store) newLimits() *sqlstore.Limits {
+	return sqlstore.NewLimits(traits.Store, batch.Config[*sqlstore.LimitOp]{
+		Max: maxMerged, InFlight: int(s.pool.Config().MaxConns), Grace: s.patience,
+	}, func(ctx context.Context) (sqlstore.LimitRows, error) {
+		if s.closed.Load() {
+			return nil, driver.ErrClosed
 		}
-		// The pause lets a transaction that waits for what we had locked wake up before
-		// we lock it again. Otherwise it would be in our way once more.
+		conn, err := s.connect(ctx, s.pool)
+		if err != nil {
+			return nil, err
+		}
+		return &limitRows{s, conn}, nil
+	})
+}
+
+// limitRows implements sqlstore.LimitRows.
+type limitRows struct {
+	*Store
+	conn *pgxpool.Conn
+}
+
+func (c *limitRows) Close() { giveBack(c.conn) }
+
+func (c *limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx, error) {
+	t := sqlstore.NewLimitTx(traits.Store)
+	err := c.several(ctx, c.conn.Conn(), readingLimits(t, keys))
+	if err == nil && t.Clock == 0 {
+		return nil, nil
+	}
+	return t, c.failed(ctx, c.conn, err)
+}
+
+func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (refused bool, err error) {
+	for tries := 3; ; tries-- {
+		err = c.attempt(ctx, keys, ops)
+		again := isCode(err, deadlock) || isCode(err, notSerializable) || isCode(err, idledTooLong)
+		if !again || tries == 1 || ctx.Err() != nil {
+			closed := c.conn.Conn().IsClosed()
+			return !closed && errors.As(err, new(*pgconn.PgError)), c.failed(ctx, c.conn, err)
+		}
+		// Only row locks that a person takes by hand can make a circle. The pause lets a
+		// transaction that waits for what we had locked wake up before we lock it again.
+		// Otherwise it would be in our way once more.
 		select {
 		case <-time.After(10*time.Millisecond + rand.N(20*time.Millisecond)):
 		case <-ctx.Done():
-			return nil, err
+		}
+		if c.conn.Conn().IsClosed() {
+			c.Close()
+			if c.conn, err = c.connect(ctx, c.pool); err != nil {
+				return false, err
+			}
 		}
 	}
 }
 
-// sendTakes asks the server to decide several requests in one statement, which does
-// nothing if it fails. Then each goes alone, so that the failure of one does not
-// concern the others.
-func (s *Store) sendTakes(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
-	keys, numbers := make([][]byte, len(all)), make([]int64, 0, widest*len(all))
-	for i, o := range all {
-		q := o.take
-		keys[i] = []byte(q.Takes[0].Key)
-		look := int64(0)
-		if o.looks {
-			look = 1
-		}
-		numbers = append(appendNumbers(numbers, q, q.Limits[0]),
-			q.Takes[0].Cost, int64(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now, look)
+// attempt decides in one transaction.
+func (c *limitRows) attempt(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) error {
+	t := sqlstore.NewLimitTx(traits.Store)
+	if err := c.several(ctx, c.conn.Conn(), append([]statement{{sql: beginSQL}}, lockingLimits(t, keys, sqlstore.IDsOf(ops))...)...); err != nil {
+		c.rollBack(ctx, c.conn.Conn())
+		return notSent{err} // nothing was done
 	}
-	var a []int64
-	err := s.askWith(ctx, conn, takeManySQL, []any{keys, numbers}, oneRow(&a))
-	if errors.Is(err, driver.ErrUnavailable) && !errors.As(err, new(*SchemaError)) {
+	for _, o := range ops {
+		t.Take(o)
+	}
+	if t.Changed == 0 {
+		for _, o := range ops {
+			o.Finish()
+		}
+		c.rollBack(ctx, c.conn.Conn()) // with the rows that were made
 		return nil
-	} else if err != nil {
+	}
+	if err := c.several(ctx, c.conn.Conn(), append(savingLimits(t), statement{sql: commitSQL})...); err != nil {
+		c.rollBack(ctx, c.conn.Conn())
 		return err
 	}
-	for len(a) > 0 {
-		o, end := all[a[0]-1], 4+a[1]
-		o.served, o.answer = true, a[2:end:end] // Decide writes to the states
-		a = a[end:]
-	}
+	c.limitSweep.changed(c.Store, t.Changed, keys[0])
 	return nil
 }
 
-// takenAt is when the cost that comes back was taken. Sums must not overflow.
-func takenAt(q *rate.Request) int64 { return min(q.At, 1<<60) }
-
-// single reports whether the shorter function will do.
-func single(q *rate.Request) bool { return len(q.Takes) == 1 && q.ID == "" }
-
-// brief reports whether states are so short that other requests do not wait long for a
-// decision.
-func brief(a rate.Algorithm) bool {
-	w, ok := a.(*rate.Window)
-	return !ok || w.Part == 0 || min(w.Limit, w.Life/w.Part) <= 100
+// lockingLimits locks rows and reads them, what is there of IDs, and the clock.
+func lockingLimits(t *sqlstore.LimitTx, keys []string, ids []sqlstore.LimitID) []statement {
+	all := []statement{{sql: lockLimitsSQL, args: []any{bytesOf(keys)}}, readingLimits(t, keys)}
+	if len(ids) == 0 {
+		return all
+	}
+	var firsts [][]byte
+	var names []string
+	for _, id := range ids {
+		firsts, names = append(firsts, []byte(id.Key)), append(names, id.ID)
+	}
+	return append(all, statement{readLimitIDsSQL, []any{firsts, names}, func(rows pgx.Rows) error {
+		var key []byte
+		var id string
+		var m sqlstore.LimitMemory
+		_, err := pgx.ForEachRow(rows, []any{&key, &id, &m.At, &m.Wait, &m.Ends}, func() error {
+			t.IDs[sqlstore.LimitID{Key: string(key), ID: id}] = m
+			return nil
+		})
+		return err
+	}})
 }
 
-// takeArgs are the statement that makes a request, and its arguments.
-func takeArgs(q *rate.Request, looks bool) (sql string, args []any) {
-	numbers := make([]int64, 0, wide*len(q.Takes))
-	for _, l := range q.Limits {
-		numbers = appendNumbers(numbers, q, l)
-	}
-	if single(q) {
-		t := q.Takes[0]
-		return takeSQL, []any{[]byte(t.Key), numbers, t.Cost, int32(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now, looks}
-	}
-	keys, costs := make([][]byte, len(q.Takes)), make([]int64, len(q.Takes))
-	for i, t := range q.Takes {
-		keys[i], costs[i] = []byte(t.Key), t.Cost
-	}
-	return takeAllSQL, []any{
-		keys, numbers, costs, int32(q.Mode), q.MaxWait.Microseconds(), takenAt(q), q.Wait.Microseconds(), q.Now,
-		q.ID, q.Request.Keep.Microseconds(), looks,
-	}
+func readingLimits(t *sqlstore.LimitTx, keys []string) statement {
+	return statement{readLimitsSQL, []any{bytesOf(keys)}, func(rows pgx.Rows) error {
+		var key []byte
+		var state string
+		var row sqlstore.LimitRow
+		_, err := pgx.ForEachRow(rows, []any{&key, &state, &row.Ends, &t.Clock}, func() error {
+			row.State = rate.Parse(state)
+			t.Rows[string(key)] = row
+			return nil
+		})
+		return err
+	}}
 }
 
-const (
-	wide   = 11       // numbers of a limit
-	widest = wide + 7 // and of a request to one
-)
-
-// appendNumbers appends what the functions want to know of a limit.
-func appendNumbers(numbers []int64, q *rate.Request, a rate.Algorithm) []int64 {
-	var n [wide]int64
-	copy(n[:], a.Numbers())
-	if b, ok := a.(*rate.Bucket); ok {
-		if within := q.Within(); b.Queue && within < rate.AnyTurn {
-			n[4] = 2 + within
+// savingLimits writes what was changed.
+func savingLimits(t *sqlstore.LimitTx) (all []statement) {
+	var keys, gone, firsts [][]byte
+	var states, ids []string
+	var ends, ats, waits, idEnds []int64
+	for key, row := range t.Rows {
+		switch {
+		case len(row.State) == 0: // nothing is left, or it was only made to be locked
+			gone = append(gone, []byte(key))
+		case row.Changed:
+			keys, states, ends = append(keys, []byte(key)), append(states, row.State.Text()), append(ends, row.Ends)
 		}
-		each, rest := b.Period/b.Tokens, b.Period%b.Tokens
-		copy(n[7:], []int64{each, rest, b.Burst*each + b.Burst*rest/b.Tokens, b.Burst * rest % b.Tokens})
 	}
-	return append(numbers, n[:]...)
+	for id, m := range t.IDs {
+		if m.Changed {
+			firsts, ids = append(firsts, []byte(id.Key)), append(ids, id.ID)
+			ats, waits, idEnds = append(ats, m.At), append(waits, m.Wait), append(idEnds, m.Ends)
+		}
+	}
+	if keys != nil {
+		all = append(all, statement{sql: saveLimitsSQL, args: []any{keys, states, ends}})
+	}
+	if gone != nil {
+		all = append(all, statement{sql: dropLimitsSQL, args: []any{gone}})
+	}
+	if ids != nil {
+		all = append(all, statement{sql: saveLimitIDsSQL, args: []any{firsts, ids, ats, waits, idEnds}})
+	}
+	return all
+}
+
+func bytesOf(keys []string) [][]byte {
+	all := make([][]byte, len(keys))
+	for i, key := range keys {
+		all[i] = []byte(key)
+	}
+	return all
 }
 
 // limitSweeper removes rows of limits that have expired. After sweepEvery changes it
@@ -241,23 +252,23 @@ func (w *limitSweeper) init() {
 	w.changes.Store(rand.Int64N(sweepEvery)) // programs that decide once sweep, too, now and then
 }
 
-// changed notes that a request has written to some keys.
-func (w *limitSweeper) changed(s *Store, takes []limits.Take) {
-	if w.changes.Add(int64(len(takes))) < sweepEvery {
+// changed notes that a decision has written to that many keys, and one of them.
+func (w *limitSweeper) changed(s *Store, n int, key string) {
+	if w.changes.Add(int64(n)) < sweepEvery {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := w.changes.Load()
-	if w.busy || w.closed || n < sweepEvery {
+	all := w.changes.Load()
+	if w.busy || w.closed || all < sweepEvery {
 		return
 	}
-	w.changes.Add(-n)
+	w.changes.Add(-all)
 	w.busy = true
 	if w.after == nil {
-		w.after = []byte(takes[0].Key)
+		w.after = []byte(key)
 	}
-	w.running.Go(func() { w.run(s, n) })
+	w.running.Go(func() { w.run(s, all) })
 }
 
 // run sweeps a page, and the next ones if there was much to remove.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,13 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/faultproxy"
 )
+
+// saves finds the request that writes the state of a window of the key, and commits.
+func saves(key string) func([]byte) bool {
+	return func(request []byte) bool {
+		return bytes.Contains(request, []byte(key)) && bytes.Contains(request, []byte("1 "+strconv.FormatInt(1<<51+window(1).Period.Microseconds(), 10)))
+	}
+}
 
 // An answer that is lost is asked for again by its ID; what certainly did not
 // happen is said to be so.
@@ -34,6 +42,11 @@ func TestLimitFaults(t *testing.T) {
 	}
 	for i, r := range []limits.Request{take(window(10), 1, "key-that-is-cut"), withID(take(window(10), 1, "key-that-is-cut")), take(window(10), 1, "key-that-is-cut", "b")} {
 		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("key-that-is-cut")) })
+		if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) {
+			t.Errorf("cut while it locks the row: %v, want driver.ErrUnavailable", err)
+		}
+		<-sprung
+		sprung = proxy.CutAfterRequest(saves("key-that-is-cut"))
 		if _, err := s.Take(t.Context(), r); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("cut: %v, want driver.ErrUnknown", err)
 		}
@@ -123,5 +136,39 @@ func TestLimitDeadlockByHand(t *testing.T) {
 	}
 	if d := mustTake(t, s, take(window(5), 0, "a", "b")); d.Limits[0].Remaining != 3 || d.Limits[1].Remaining != 3 {
 		t.Errorf("%+v", d)
+	}
+}
+
+// A process is stopped while it has locked a row: the server throws it out before other
+// processes give up waiting. What it was about to write was not written, and when it goes
+// on it begins again.
+func TestLimitsOfAStoppedProcess(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s, other := openDirect(t, strings.Replace(url, server.Addr, proxy.Addr, 1)), openDirect(t, url)
+	for _, store := range []*Store{s, other} { // so that connections and statements are there
+		mustTake(t, store, take(window(9), 1, "k"))
+	}
+	proxy.Hold(faultproxy.ToClient)
+	got := make(chan error, 1)
+	go func() {
+		_, err := s.Take(context.Background(), take(window(9), 1, "k"))
+		got <- err
+	}()
+	eventually(t, "a transaction that does nothing", 20*time.Second, func() bool {
+		var n int
+		err := other.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'`).Scan(&n)
+		return err == nil && n == 1
+	})
+	if d := mustTake(t, other, take(window(9), 1, "k")); !d.OK || d.Limits[0].Remaining != 6 {
+		t.Errorf("another process: %+v", d)
+	}
+	proxy.Heal()
+	if err := <-got; err != nil {
+		t.Errorf("when it goes on: %v", err)
+	}
+	if d := mustTake(t, other, take(window(9), 0, "k")); d.Limits[0].Remaining != 5 {
+		t.Errorf("%+v, want 5 left", d)
 	}
 }

@@ -13,12 +13,13 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// A row that another program wrote can have any array, and its end can be out of all
-// bounds.
-const listStatesSQL = `SELECT key, CASE WHEN array_ndims(state) = 1 AND array_lower(state, 1) = 1 THEN array_remove(state, NULL) END,
-		(extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
-		(extract(epoch FROM least(greatest(expires, '2000-01-01Z'), '4000-01-01Z')) * 1000000)::bigint
+// The end of a row that another program wrote can be out of all bounds.
+const (
+	clockSQL      = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
+	expiresSQL    = `(extract(epoch FROM least(greatest(expires, '2000-01-01Z'), '4000-01-01Z')) * 1000000)::bigint`
+	listStatesSQL = `SELECT key, state, ` + clockSQL + `, ` + expiresSQL + `
 		FROM baton_limit WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
+)
 
 // ListStates implements limits.Lister.
 func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
@@ -29,13 +30,13 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 			n := 0
 			var key []byte
 			for rows.Next() {
-				var state []int64
+				var state string
 				var now, ends int64
 				if err := rows.Scan(&key, &state, &now, &ends); err != nil {
 					return err
 				}
 				n++
-				if st, ok := rate.Describe(string(key), state, now, ends); ok {
+				if st, ok := rate.Describe(string(key), rate.Parse(state), now, ends); ok {
 					page = append(page, st)
 				}
 			}

@@ -1,12 +1,9 @@
 package pgstore
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -16,7 +13,6 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/rate"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -46,12 +42,7 @@ func jamLimits(t *testing.T, s, plain *Store) (free func()) {
 // inLimitLine waits until that many decisions wait.
 func inLimitLine(t *testing.T, s *Store, n int) {
 	t.Helper()
-	eventually(t, fmt.Sprint(n, " in line"), 20*time.Second, func() bool {
-		c := &s.limits.batcher
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return len(c.waiting.all) == n
-	})
+	eventually(t, fmt.Sprint(n, " in line"), 20*time.Second, func() bool { return s.limits.Waiting() == n })
 }
 
 // Decisions that wait are each answered as if they were alone, one after the other:
@@ -119,57 +110,6 @@ func TestMergedDecisions(t *testing.T) {
 	}
 }
 
-// Several walks through time, of a key each, that are decided in batches: each
-// answer is what package rate says, and so is what is left.
-func TestMergedDecisionsAsRate(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s := openAt(t, url)
-	r := rand.New(rand.NewPCG(6, 6))
-	for round := range 12 {
-		walks := make([][]question, 9)
-		for i := range walks {
-			walks[i] = walk(t, r, 60, round%3 == 0)
-		}
-		for more := true; more; {
-			var all []*operation
-			var asked []question
-			more = false
-			for range 64 {
-				i := r.IntN(len(walks))
-				if len(walks[i]) == 0 {
-					continue
-				}
-				q := walks[i][0]
-				walks[i] = walks[i][1:]
-				more = true
-				q.request.Takes[0].Key = fmt.Sprint(round, "-", i)
-				request, err := rate.NewRequest(q.request)
-				if err != nil {
-					t.Fatal(err)
-				}
-				all, asked = append(all, &operation{take: request, looks: r.IntN(3) == 0}), append(asked, q)
-			}
-			if !more {
-				break
-			}
-			conn, err := s.pool.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := s.sendTakes(t.Context(), conn, all); err != nil {
-				t.Fatal(err)
-			}
-			for i, o := range all {
-				q := asked[i]
-				if !o.served || o.answer[0] != q.want[0] || o.answer[1] != q.request.Now || !slices.Equal(o.answer[2:], q.state) {
-					t.Fatalf("round %d: %+v\nof %v is answered with %v, %v; want %v", round, q.request, q.state, o.served, o.answer, q.want)
-				}
-			}
-		}
-	}
-}
-
 // One request that the server cannot serve fails alone.
 func TestMergedDecisionFails(t *testing.T) {
 	t.Parallel()
@@ -207,7 +147,7 @@ func TestMergedDecisionsCut(t *testing.T) {
 		go func() { _, err := s.Take(context.Background(), take(window(9), 1, "key-that-is-cut")); errs <- err }()
 		inLimitLine(t, s, i+1)
 	}
-	sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("key-that-is-cut")) })
+	sprung := proxy.CutAfterRequest(saves("key-that-is-cut"))
 	free()
 	<-sprung
 	for range 3 {
@@ -241,7 +181,7 @@ func TestMergedDecisionCallersLeave(t *testing.T) {
 	if err := <-leaves; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
 		t.Errorf("left the queue: %v", err)
 	}
-	if _, err := tx.Exec(t.Context(), `INSERT INTO baton_limit VALUES ('m', '{}', '-infinity')`); err != nil {
+	if _, err := tx.Exec(t.Context(), `INSERT INTO baton_limit VALUES ('m', '', '-infinity')`); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel = context.WithCancel(t.Context())
@@ -308,53 +248,5 @@ func TestMergedDecisionsSpareCommits(t *testing.T) {
 	}
 	if d := mustTake(t, s, take(bucket(clients*rounds), 0, "hot")); d.Limits[0].Remaining != 0 {
 		t.Errorf("%+v, want none left", d)
-	}
-}
-
-// Decisions that take nothing find no row, and while they are made another request
-// makes one: it is not theirs to remove.
-func TestMergedDecisionsLeaveARowThatIsNew(t *testing.T) {
-	t.Parallel()
-	_, url := database(t)
-	s, other := openAt(t, url), openAt(t, url)
-	// The decision of a bucket waits, that of a window does not.
-	exec(t, s, `ALTER FUNCTION baton_bucket_1 RENAME TO real_bucket`)
-	exec(t, s, `CREATE FUNCTION baton_bucket_1(bigint[], bigint[], bigint, bigint, int, bigint, bigint, bigint, boolean) RETURNS bigint[]
-		LANGUAGE plpgsql AS $$ BEGIN
-			PERFORM pg_advisory_xact_lock(1);
-			RETURN real_bucket($1, $2, $3, $4, $5, $6, $7, $8, $9);
-		END $$`)
-	tx := begin(t, other, pgx.ReadCommitted)
-	if _, err := tx.Exec(t.Context(), `SELECT pg_advisory_xact_lock(1)`); err != nil {
-		t.Fatal(err)
-	}
-	forget := take(bucket(5), 0, "k")
-	forget.Mode = limits.Forget
-	var all []*operation
-	for _, r := range []limits.Request{take(bucket(5), 1, "k"), forget} {
-		q, err := s.limits.known.NewRequest(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, &operation{take: q})
-	}
-	conn, err := s.pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- s.sendTakes(context.Background(), conn, all) }()
-	awaitBlocked(t, other, 1)
-	if d := mustTake(t, other, take(window(5), 5, "k")); !d.OK {
-		t.Errorf("%+v", d)
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; err != nil || !all[0].served || !all[1].served {
-		t.Errorf("the decisions: %v", err)
-	}
-	if d := mustTake(t, other, take(window(5), 1, "k")); d.OK {
-		t.Errorf("%+v: what was taken is forgotten", d)
 	}
 }

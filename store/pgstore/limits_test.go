@@ -2,7 +2,9 @@ package pgstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,9 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/rate"
+	"github.com/batonhq/baton/internal/sqlstore"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -109,9 +114,8 @@ func TestFirstRequestsMeet(t *testing.T) {
 				_, url := database(t)
 				s := openAt(t, url)
 				tx := begin(t, s, pgx.ReadCommitted)
-				first := takeIn(t, tx, take(window(5), 3, "k"))
-				if first != wasAllowed {
-					t.Fatalf("the first ended with %d", first)
+				if first := takeIn(t, s, tx, take(window(5), 3, "k")); !first.OK {
+					t.Fatalf("the first: %+v", first)
 				}
 				got := make(chan limits.Taken, 1)
 				go func() {
@@ -141,20 +145,29 @@ func TestFirstRequestsMeet(t *testing.T) {
 	}
 }
 
-// takeIn makes a request in a transaction of its own and says how it ended.
-func takeIn(t *testing.T, tx pgx.Tx, r limits.Request) int64 {
+// takeIn makes a request in a transaction, which it leaves open.
+func takeIn(t *testing.T, s *Store, tx pgx.Tx, r limits.Request) limits.Taken {
 	t.Helper()
-	var s Store
-	q, err := s.limits.known.NewRequest(r)
+	q, err := rate.NewRequest(r)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sql, args := takeArgs(q, false)
-	var a []int64
-	if err := tx.QueryRow(t.Context(), sql, args...).Scan(&a); err != nil {
+	o := &sqlstore.LimitOp{Item: batch.NewItem(), Request: q}
+	var keys []string
+	for _, x := range r.Takes {
+		keys = append(keys, x.Key)
+	}
+	slices.Sort(keys)
+	l := sqlstore.NewLimitTx("test")
+	err = s.several(t.Context(), tx.Conn(), lockingLimits(l, keys, sqlstore.IDsOf([]*sqlstore.LimitOp{o}))...)
+	if err == nil && l.Take(o) {
+		err = s.several(t.Context(), tx.Conn(), savingLimits(l)...)
+	}
+	d, refused := o.Answer()
+	if err := errors.Join(err, refused); err != nil {
 		t.Fatal(err)
 	}
-	return a[0]
+	return d
 }
 
 // A row that was there is deleted by the transaction that has locked it: it is made
@@ -167,10 +180,10 @@ func TestLimitForgottenMeanwhile(t *testing.T) {
 			_, url := database(t)
 			s := openAt(t, url)
 			mustTake(t, s, take(window(5), 3, "k"))
-			tx := begin(t, s, pgx.ReadCommitted)
 			forget := take(window(5), 0, "k")
 			forget.Mode = limits.Forget
-			takeIn(t, tx, forget)
+			tx := begin(t, s, pgx.ReadCommitted)
+			takeIn(t, s, tx, forget)
 			got := make(chan limits.Taken, 1)
 			go func() {
 				d, err := s.Take(context.Background(), r)
@@ -387,16 +400,15 @@ func TestLimitRowsWithGarbage(t *testing.T) {
 		{Algorithm: limits.TokenBucket, N: 7, Period: time.Hour, Burst: 5},
 	}
 	for _, garbage := range []string{
-		`{}`, `{NULL}`, `{1}`, `{1,5,NULL,NULL}`, `{{1,5},{1900000000000000,5}}`, `[0:3]={1,5,1900000000000000,5}`, `{9,9,9,9,9,9}`,
-		`{1,5,9223372036854775807,5}`, `{1,5,1900000000000000,-9223372036854775808}`, `{1,5,1900000000000000,9223372036854775807,1900000000000001,9223372036854775807}`,
-		`{2,360000000000000,-9223372036854775808,5,5,5}`, `{2,360000000000000,5,5,9223372036854775807,9223372036854775807}`, `{2,9223372036854775807,1,1,1,1}`,
-		`{3,9223372036854775807,0,1,3600000000000,0}`, `{3,-9223372036854775808,0,1,3600000000000,0}`, `{3,1900000000000000,0,9223372036854775807,1,0}`,
-		`{3,1900000000000000,0,1,3600000000000,NULL}`, `{{3,1900000000000000,0,1,3600000000000,0}}`, `{3,1900000000000000,-1,1,3600000000000,0}`,
+		"", "x", "1", "1 5", "1 5 x x", "1 5 -3 4", "9 9 9 9 9 9", "1 5 9223372036854775807 5", "1 5 1900000000000000 -9223372036854775808",
+		"1 5 1900000000000000 9223372036854775807 1900000000000001 9223372036854775807", "2 360000000000000 -9223372036854775808 5 5 5",
+		"2 360000000000000 5 5 9223372036854775807 9223372036854775807", "2 9223372036854775807 1 1 1 1", "3 9223372036854775807 0 1 3600000000000 0",
+		"3 -9223372036854775808 0 1 3600000000000 0", "3 1900000000000000 0 9223372036854775807 1 0", "3 1900000000000000 -1 1 3600000000000 0", "3.5",
 	} {
 		for i, l := range five {
 			for _, r := range []limits.Request{take(l, 2, "k"), take(l, 0, "k"), take(l, 2, "a", "k"), take(l, 0, "k", "a")} {
 				exec(t, s, `DELETE FROM baton_limit WHERE key = 'a'`)
-				exec(t, s, `INSERT INTO baton_limit VALUES ('k', $1::text::bigint[], 'infinity')
+				exec(t, s, `INSERT INTO baton_limit VALUES ('k', $1, 'infinity')
 					ON CONFLICT (key) DO UPDATE SET state = excluded.state, expires = excluded.expires`, garbage)
 				d, err := s.Take(t.Context(), r)
 				if err != nil || !d.OK || d.Limits[0].Remaining > 5 {
@@ -413,7 +425,7 @@ func TestLimitSweep(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
-	exec(t, s, `INSERT INTO baton_limit SELECT ('old' || i)::bytea, '{1,5,1,1}', clock_timestamp() FROM generate_series(1, 1000) AS i`)
+	exec(t, s, `INSERT INTO baton_limit SELECT ('old' || i)::bytea, '1 5 1 1', clock_timestamp() FROM generate_series(1, 1000) AS i`)
 	exec(t, s, `INSERT INTO baton_limit_id SELECT ('old' || i)::bytea, 'id', 1, 1, clock_timestamp() FROM generate_series(1, 1000) AS i`)
 	mustTake(t, s, withID(take(window(500), 1, "live")))
 	tx := begin(t, s, pgx.ReadCommitted)
@@ -439,7 +451,7 @@ func TestLimitSweep(t *testing.T) {
 	}
 }
 
-// A decision is one statement, and leaves the row where it is.
+// A decision leaves the row where it is.
 func TestLimitRowsStayWhereTheyAre(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
@@ -466,7 +478,7 @@ func TestLimitsDoNotWaitForTheDisk(t *testing.T) {
 	s := openAt(t, url)
 	for name, r := range shapes(window(50), 1) {
 		tx := begin(t, s, pgx.ReadCommitted)
-		takeIn(t, tx, r)
+		takeIn(t, s, tx, r)
 		var mode string
 		if err := tx.QueryRow(t.Context(), `SELECT current_setting('synchronous_commit')`).Scan(&mode); err != nil || mode != "off" {
 			t.Errorf("%s: synchronous_commit is %s, %v", name, mode, err)

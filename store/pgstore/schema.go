@@ -19,7 +19,7 @@ const SchemaVersion = 1
 // Schema is the SQL that makes the tables and functions. It may be run again.
 var Schema = strings.Join([]string{
 	schemaSQL, locksSQL, locksRenewSQL, locksAllSQL, queueSQL, batcherSQL,
-	kindsSQL, limitsSQL, limitsMachinesSQL, keptSQL, inspectSQL, cleanupSQL, version,
+	kindsSQL, limitsSQL, keptSQL, inspectSQL, cleanupSQL, version,
 }, "\n")
 
 var (
@@ -46,9 +46,6 @@ var (
 
 	//go:embed limits.sql
 	limitsSQL string
-
-	//go:embed limits_machines.sql
-	limitsMachinesSQL string
 
 	//go:embed kept.sql
 	keptSQL string

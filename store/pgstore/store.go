@@ -42,8 +42,10 @@ type Store struct {
 	batcher  batcher
 	hints    hints
 	sweep    sweeper
-	limits   limiter
+	limits   *sqlstore.Limits
 	left     *sqlstore.Abandoned // attempts to acquire
+
+	limitSweep limitSweeper
 
 	moved atomic.Pointer[time.Time] // when leave last closed the connections
 }
@@ -152,10 +154,10 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	s.renewal.Most, s.renewal.Send = renewingConns, s.renewWith(s.renewing)
 	s.confirm.Most, s.confirm.Send = max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool)
 	s.batcher.init(s, s.batcher.sendLocks)
-	s.limits.batcher.init(s, s.sendTakes)
+	s.limits = s.newLimits()
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
-	s.limits.sweep.init()
+	s.limitSweep.init()
 	s.left = sqlstore.NewAbandoned(o.repeats, s.releaseAgain)
 	return s, nil
 }
@@ -285,33 +287,52 @@ func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, a
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	conn, err := s.connect(ctx, pool)
+	if err != nil {
+		return err
+	}
+	return s.askWith(ctx, conn, sql, args, read)
+}
+
+// connect takes a connection from a pool.
+func (s *Store) connect(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := pool.Acquire(ctx)
 	if errors.Is(err, puddle.ErrClosedPool) {
 		go s.Close() // the program has closed its pool: the pool for renewals must not go on
 	}
 	if err != nil {
-		return failure(ctx, notSent{err})
+		return nil, failure(ctx, notSent{err})
 	}
-	return s.askWith(ctx, conn, sql, args, read)
+	return conn, nil
 }
 
 // askWith is ask on a connection, which it returns to the pool.
 func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
 	later, stop := sqlstore.Outlive(ctx, s.patience)
 	defer stop()
-	err := s.leads(later, conn.Conn())
-	if err == nil {
-		err = s.askOn(later, conn, sql, args, read)
-	}
+	err := s.askOn(later, conn.Conn(), sql, args, read)
 	if isCode(err, readOnly) {
 		s.leave(later, conn)
 	}
+	giveBack(conn)
+	return failure(ctx, err)
+}
+
+// failed is the failure of a request on a connection that is still needed.
+func (s *Store) failed(ctx context.Context, conn *pgxpool.Conn, err error) error {
+	if isCode(err, readOnly) {
+		s.leave(ctx, conn)
+	}
+	return failure(ctx, err)
+}
+
+// giveBack returns a connection to its pool, which closes it if a transaction is open.
+func giveBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
 		conn.Hijack() // or the pool counts it until the server sees the end
 	} else {
 		conn.Release()
 	}
-	return failure(ctx, err)
 }
 
 // settling is how long a pool of the store's own keeps the connections that replace those
@@ -334,52 +355,74 @@ func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
 	s.hints.leave()
 }
 
-func (s *Store) askOn(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
-	if s.pooled {
-		args = append([]any{pgx.QueryExecModeExec}, args...)
-	}
+func (s *Store) askOn(ctx context.Context, conn *pgx.Conn, sql string, args []any, read func(pgx.Rows) error) error {
+	st := statement{sql, args, read}
 	if !s.wrap.Load() {
-		rows, err := conn.Query(ctx, sql, args...)
-		if err = readAll(rows, err, read); !isCode(err, wrongIsolation) {
+		if err := s.several(ctx, conn, st); !isCode(err, wrongIsolation) {
 			return err
 		}
 		s.wrap.Store(true) // and nothing was done
 	}
-	if s.pooled {
-		return s.wrapped(ctx, conn, sql, args[1:], read)
+	err := s.several(ctx, conn, statement{sql: beginSQL}, st, statement{sql: commitSQL})
+	if err != nil {
+		s.rollBack(ctx, conn)
+	}
+	return err
+}
+
+const (
+	beginSQL  = `BEGIN ISOLATION LEVEL READ COMMITTED`
+	commitSQL = `COMMIT`
+)
+
+type statement struct {
+	sql  string
+	args []any
+	read func(pgx.Rows) error // may be nil
+}
+
+// several runs statements in one round trip; in one each behind a pooler, because a batch
+// prepares its statements. The first that fails is the last that runs.
+func (s *Store) several(ctx context.Context, conn *pgx.Conn, all ...statement) error {
+	if err := s.leads(ctx, conn); err != nil {
+		return err
+	}
+	if s.pooled || len(all) == 1 {
+		for _, st := range all {
+			if s.pooled {
+				st.args = append([]any{pgx.QueryExecModeExec}, st.args...)
+			}
+			rows, err := conn.Query(ctx, st.sql, st.args...)
+			if err := readAll(rows, err, st.read); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	b := new(pgx.Batch)
-	b.Queue(`BEGIN ISOLATION LEVEL READ COMMITTED`)
-	b.Queue(sql, args...)
-	b.Queue(`COMMIT`)
+	for _, st := range all {
+		b.Queue(st.sql, st.args...)
+	}
 	results := conn.SendBatch(ctx, b)
 	defer results.Close()
-	if _, err := results.Exec(); err != nil {
-		return err
-	}
-	rows, err := results.Query()
-	if err := readAll(rows, err, read); err != nil {
-		return err
-	}
-	if _, err := results.Exec(); err != nil {
-		return err
+	for _, st := range all {
+		rows, err := results.Query()
+		if err := readAll(rows, err, st.read); err != nil {
+			return err
+		}
 	}
 	return results.Close()
 }
 
-// wrapped is a transaction of several round trips: a batch prepares its statements,
-// which fails behind a pooler.
-func (s *Store) wrapped(ctx context.Context, conn *pgxpool.Conn, sql string, args []any, read func(pgx.Rows) error) error {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return err
+// rollBack undoes a transaction that may be open. A connection on which that fails is
+// closed when it is given back.
+func (s *Store) rollBack(ctx context.Context, conn *pgx.Conn) {
+	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
+		return
 	}
-	rows, err := tx.Query(ctx, sql, append([]any{pgx.QueryExecModeExec}, args...)...)
-	if err := readAll(rows, err, read); err != nil {
-		_ = tx.Rollback(ctx) // else the connection is closed
-		return err
-	}
-	return tx.Commit(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = conn.Exec(ctx, `ROLLBACK`, pgx.QueryExecModeExec)
 }
 
 func readAll(rows pgx.Rows, err error, read func(pgx.Rows) error) error {
@@ -387,6 +430,9 @@ func readAll(rows pgx.Rows, err error, read func(pgx.Rows) error) error {
 		return err
 	}
 	defer rows.Close()
+	if read == nil {
+		read = func(pgx.Rows) error { return nil }
+	}
 	if err := read(rows); err != nil {
 		rows.Close()
 		if e := rows.Err(); e != nil {
@@ -406,9 +452,9 @@ func (s *Store) Close() error {
 	}
 	s.left.Close(time.Second)
 	s.sweep.close(s.patience)
-	s.limits.sweep.close(s.patience)
+	s.limitSweep.close(s.patience)
 	s.batcher.close()
-	s.limits.batcher.close()
+	s.limits.Close()
 	s.hints.close()
 	closed := make(chan struct{})
 	go func() {

@@ -125,7 +125,7 @@ type observed struct {
 func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	o := observed{locker: l, ctx: ctx, key: key, weight: a.weight, capacity: a.capacity}
 	if e := l.cfg.Events; e.Acquired != nil || e.Failed != nil {
-		o.began = l.clock.Coarse()
+		o.began = l.clock.Now()
 	}
 	return o
 }
@@ -186,7 +186,7 @@ func (o *observed) event() LockEvent {
 	return e
 }
 
-func (o *observed) waited() time.Duration { return o.locker.clock.Coarse().Sub(o.began) }
+func (o *observed) waited() time.Duration { return o.locker.clock.Now().Sub(o.began) }
 
 // event is about a lease that has ended.
 func (l *Lease) event(ended acquire.Moment) LockEvent {
@@ -237,7 +237,7 @@ func (o *observed) announce(lease *Lease) {
 	if !l.watched {
 		return
 	}
-	now := l.clock.Coarse()
+	now := l.clock.Now()
 	k.mu.Lock()
 	lease.call = o.ctx
 	lost := k.lost()

@@ -146,7 +146,7 @@ func (a *aftermath) perform() {
 		a.locker.abandon(c, a.terms)
 	}
 	if a.do&acquire.ReportLoss != 0 {
-		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.Coarse(), a.lost) // the user's code must not delay other losses
+		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.Now(), a.lost) // the user's code must not delay other losses
 	}
 }
 
@@ -184,7 +184,7 @@ func (k *keeper) request(sent acquire.Moment, wait bool) driver.Request {
 // issued; otherwise the caller waits.
 func (k *keeper) answered(sent acquire.Moment, g driver.Grant) (granted bool) {
 	l := k.locker
-	now := l.clock.Coarse()
+	now := l.clock.Now()
 	l.latency.Saw(now.Sub(sent))
 	slow := l.latency.Last()
 	k.mu.Lock()
@@ -200,7 +200,7 @@ func (k *keeper) answered(sent acquire.Moment, g driver.Grant) (granted bool) {
 // requestFailed takes the store's error. The caller performs what follows: restart,
 // retryRequest after a pause, or nothing more.
 func (k *keeper) requestFailed(sent acquire.Moment, err error, patient bool) acquire.Effects {
-	now := k.locker.clock.Coarse()
+	now := k.locker.clock.Now()
 	k.mu.Lock()
 	e := k.acq.RequestFailed(now, sent, err, patient)
 	k.commit(e)
@@ -216,7 +216,7 @@ func (k *keeper) restart() {
 
 // hint is called by the store, from any goroutine.
 func (k *keeper) hint(h driver.Hint) {
-	now, slow := k.locker.clock.Coarse(), k.locker.latency.Last()
+	now, slow := k.locker.clock.Now(), k.locker.latency.Last()
 	k.mu.Lock()
 	k.commit(k.acq.Hint(now, h, slow))
 }
@@ -320,7 +320,7 @@ func (k *keeper) awaitAnswers(d time.Duration) driver.Claim {
 // issue makes a lease for the one goroutine that was granted it. q is the local
 // queue whose front it stays, if any. The result is nil if the grant has been lost.
 func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
-	now := k.locker.clock.Coarse()
+	now := k.locker.clock.Now()
 	k.mu.Lock()
 	e := k.acq.Issue(now, part)
 	if !k.acq.Leased() {
@@ -346,7 +346,7 @@ func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 func (k *keeper) fitToHandOver() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.acq.FitToHandOver(k.locker.clock.Coarse())
+	return k.acq.FitToHandOver(k.locker.clock.Now())
 }
 
 // suits reports whether a caller asks for what the keeper was made for. The mutex is
@@ -417,7 +417,7 @@ func (k *keeper) saidLast(err error) error {
 
 // pause is how long to wait before the next request to the store.
 func (k *keeper) pause() time.Duration {
-	now := k.locker.clock.Coarse()
+	now := k.locker.clock.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.Terms().Pause(now.Sub(k.acq.Outage().Since))
@@ -430,7 +430,7 @@ func (k *keeper) key() string { return k.acq.Key() }
 // heldError describes the holder that is the front of q, for an error. It is nil if
 // that holder no longer holds the lock, or no longer is the front of q.
 func (k *keeper) heldError(q *waitQueue) *HeldError {
-	now := k.locker.clock.Coarse()
+	now := k.locker.clock.Now()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if !k.acq.Leased() || k.queue != q {

@@ -268,7 +268,7 @@ func (l *Lease) downgraded(sent acquire.Moment, g driver.Grant) error {
 func (l *Lease) downgradeFailed(failed error, unsure bool) error {
 	k := l.keeper
 	k.mu.Lock()
-	e := k.acq.DowngradeFailed(k.locker.clock.Coarse(), failed, unsure)
+	e := k.acq.DowngradeFailed(k.locker.clock.Now(), failed, unsure)
 	k.answer()
 	err := l.ended()
 	k.commit(e)
@@ -355,7 +355,7 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 func (l *Lease) Unlock() error {
 	k := l.keeper
 	lk := k.locker
-	now := lk.clock.Coarse()
+	now := lk.clock.Now()
 	k.mu.Lock()
 	if l.unlocked {
 		defer k.mu.Unlock()

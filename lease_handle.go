@@ -64,7 +64,7 @@ func (l *Lease) Detach() (handle string, err error) {
 	}
 	h := handleOf(&k.acq).encode()
 	k.commit(k.acq.Lose(acquire.Detached))
-	k.locker.released(l, k.locker.clock.Coarse(), false, k.lostError())
+	k.locker.released(l, k.locker.clock.Now(), false, k.lostError())
 	return h, nil
 }
 
@@ -102,7 +102,7 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 		}
 		if err == nil {
 			k.mu.Lock()
-			k.commit(k.acq.Attached(l.clock.Coarse(), sent, g, h.Token))
+			k.commit(k.acq.Attached(l.clock.Now(), sent, g, h.Token))
 		}
 		return err
 	})

@@ -52,7 +52,7 @@ func (l *Locker) later(key string, t *acquire.Terms, end func(began acquire.Mome
 	ch := make(chan struct{})
 	go func() {
 		defer close(ch)
-		if err := end(l.clock.Coarse(), max(t.StoreTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
+		if err := end(l.clock.Now(), max(t.StoreTTL(), time.Second)); err != nil && !errors.Is(err, driver.ErrLost) {
 			l.cfg.Logger.Warn("lock could not be given back, it will expire", l.logLock(key, 0), "error", err)
 		}
 	}()
@@ -84,7 +84,7 @@ func (l *Locker) leaving(c driver.Claim, t *acquire.Terms, until acquire.Moment)
 func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until, began acquire.Moment, d time.Duration) error {
 	more := time.Duration(0) // the store has granted less than it was asked for
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
-		sent := l.clock.Coarse()
+		sent := l.clock.Now()
 		ttl := max(until.Sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
 		most := l.traits.MaxTTL
 		if most > 0 {
@@ -110,7 +110,7 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until
 // an effect.
 func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
 	unsure, limit := false, t.Releasing()
-	for now := began; ; now = l.clock.Coarse() {
+	for now := began; ; now = l.clock.Now() {
 		call := l.releasing.Within(context.Background(), l.clock.At(now), limit)
 		err := request(call, unsure)
 		call.Release()
@@ -118,7 +118,7 @@ func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, re
 			return nil
 		}
 		unsure = unsure || acquire.Unknown(err)
-		past := l.clock.Coarse().Sub(began)
+		past := l.clock.Now().Sub(began)
 		if acquire.Final(err) || past+limit >= d {
 			return blame(context.Background(), err)
 		}

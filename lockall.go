@@ -112,7 +112,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	seen := make([]observed, len(keys))
 	keepers := make([]*keeper, len(keys))
 	requests := make([]driver.Request, len(keys))
-	sent := l.clock.Coarse()
+	sent := l.clock.Now()
 	for i, key := range keys {
 		seen[i] = l.observe(ctx, key, a)
 		keepers[i] = l.newKeeper(key, a, nil)
@@ -225,7 +225,7 @@ func (ls *Leases) begin() error {
 	if !all { // they are backed out of: MinHold must not keep them taken
 		return nil
 	}
-	now := ls.locker.clock.Coarse()
+	now := ls.locker.clock.Now()
 	for _, lease := range ls.leases {
 		lease.limitFrom(now)
 	}

@@ -360,7 +360,7 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, wait bool, o *observed) (passed bool, err error) {
 	for ; ; requests = true {
 		if requests {
-			sent := l.clock.Coarse()
+			sent := l.clock.Now()
 			g, err := l.request(ctx, k, sent, wait)
 			if err != nil {
 				next := k.requestFailed(sent, blame(context.Background(), err), ctx.Err() == nil)
@@ -463,9 +463,9 @@ func (l *Locker) timedOut(ctx context.Context, key string) error {
 // insist asks the store until it answers, or for as long as Lock with the terms would.
 // unsure says that a request without an answer may have taken effect.
 func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx context.Context, sent acquire.Moment) error) (unsure bool, err error) {
-	began := l.clock.Coarse()
+	began := l.clock.Now()
 	for try := 1; ; try++ {
-		sent := l.clock.Coarse()
+		sent := l.clock.Now()
 		call := l.acquiring.Within(ctx, l.clock.At(sent), t.Acquiring())
 		err := ask(call, sent)
 		call.Release()
@@ -476,7 +476,7 @@ func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx cont
 			return unsure, err
 		}
 		unsure = unsure || acquire.Unknown(err)
-		past := l.clock.Coarse().Sub(began)
+		past := l.clock.Now().Sub(began)
 		if acquire.Final(err) || past > t.Patience() && try >= acquire.MinTries || sleep(ctx, t.Pause(past)) != nil {
 			return unsure, err
 		}

@@ -71,7 +71,7 @@ func (r *renewer) set(t *timer, at acquire.Moment) {
 	}
 	// A wakeup that is too early stays: it costs one look at the heap.
 	if !r.running && (!r.armed || at < r.wakeAt) {
-		r.arm(at, r.clock.Coarse())
+		r.arm(at, r.clock.Now())
 	}
 }
 

@@ -79,7 +79,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	}
 	c.ask, c.came, c.failed = *a, 0, nil
 	if q.outage.Load() != nil {
-		c.came = l.clock.Coarse()
+		c.came = l.clock.Now()
 	}
 	q.push(c)
 	sh.Unlock()
@@ -279,7 +279,7 @@ func (l *Locker) failBehind(q *waitQueue) {
 	if q == nil {
 		return
 	}
-	o, now := q.outage.Load(), l.clock.Coarse()
+	o, now := q.outage.Load(), l.clock.Now()
 	if o == nil {
 		return
 	}

@@ -208,7 +208,7 @@ func (o *overrides) beginLocked(ctx context.Context) {
 	go func() {
 		short, cancel := context.WithTimeout(ctx, lookWithin)
 		defer cancel()
-		sent := bootclock.Coarse()
+		sent := bootclock.Now()
 		all, err := o.store.Overrides(short)
 		changed, tell := o.learn(all, err, sent)
 		close(looking)

@@ -273,7 +273,7 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 		}
 		h := held{cost: r.Takes[i].Cost, turn: t.Limits[i].Wait}
 		if limit.rule.Algorithm == limits.TokenBucket || limit.rule.Ahead > 0 {
-			h.full, h.n, h.period = bootclock.Coarse().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
+			h.full, h.n, h.period = bootclock.Now().Add(t.Limits[i].Reset), limit.rule.N, limit.rule.Period
 		}
 		res.held[limit.name] = h
 	}

@@ -59,10 +59,9 @@ func (m Moment) floor(quantum time.Duration) Moment {
 // A Clock tells the moments of one Locker: see bootclock, which it follows.
 type Clock struct{ base time.Time }
 
-func NewClock() Clock { return Clock{bootclock.Coarse().Add(-time.Second)} }
+func NewClock() Clock { return Clock{bootclock.Now().Add(-time.Second)} }
 
-func (c Clock) Now() Moment    { return Moment(bootclock.Now().Sub(c.base)) }
-func (c Clock) Coarse() Moment { return Moment(bootclock.Coarse().Sub(c.base)) }
+func (c Clock) Now() Moment { return Moment(bootclock.Now().Sub(c.base)) }
 
 // At returns m as a time of bootclock.
 func (c Clock) At(m Moment) time.Time { return c.base.Add(time.Duration(m)) }

@@ -3,6 +3,16 @@
 // up would believe in a lease that ended long ago. This clock is time.Now moved forward
 // by all the time spent suspended since the process began. Under testing/synctest it
 // follows the bubble's fake time.
+//
+// To ask the system how long it was suspended takes two system calls. time.Now takes
+// none, and knows two clocks that differ by a constant: both are slewed alike, and a
+// suspension moves the wall clock alone, by just the time suspended. So the system is
+// asked when the difference has moved, and every staleAfter. A reading of time.Now that
+// was interrupted between its two clocks is no worse than one that was interrupted right
+// after the first.
+//
+// A suspension stays unseen only if the wall clock is set back by the same time, within
+// tolerance, before any goroutine looks, and then for staleAfter at most.
 package bootclock
 
 import (
@@ -10,48 +20,63 @@ import (
 	"time"
 )
 
-// staleAfter bounds how old Coarse's knowledge of suspensions may be.
-const staleAfter = 100 * time.Millisecond
+const (
+	// staleAfter is less than the margin, at least 10 ms, by which the trust in a lease
+	// ends before the lease does.
+	staleAfter = 5 * time.Millisecond
+
+	// tolerance is by how much the difference of the two clocks may move. They are read
+	// one after the other.
+	tolerance = 100 * time.Microsecond
+)
 
 var (
-	base     = suspended()
+	started  = time.Now()
+	system   = newClock(suspended)
 	injected atomic.Int64 // by tests
-
-	coarse     atomic.Int64 // the greatest result of offset
-	coarseRead atomic.Int64 // when offset was last read, in time.Now's nanoseconds
 )
 
 // Now is the present instant. Only differences between its results have a meaning.
 func Now() time.Time {
 	t := time.Now()
-	return t.Add(offset(t))
-}
-
-// Coarse is Now, but asks the system about suspensions no more than ten times a second.
-// It is never later than Now, so a lease may begin with it but not end with it.
-func Coarse() time.Time {
-	t := time.Now()
-	if age := t.UnixNano() - coarseRead.Load(); age < 0 || age > int64(staleAfter) {
-		return t.Add(offset(t))
-	}
-	return t.Add(time.Duration(coarse.Load()))
+	asleep := system.asleep(time.Duration(t.UnixNano()), t.Sub(started))
+	return t.Add(asleep + time.Duration(injected.Load()))
 }
 
 // Suspend makes the clock jump as if the machine had been suspended for d. The jump is
 // not undone. It is for tests.
 func Suspend(d time.Duration) { injected.Add(int64(d)) }
 
-// offset never falls, so that a torn reading cannot make Coarse later than Now.
-func offset(t time.Time) time.Duration {
-	d := int64(suspended()-base) + injected.Load()
-	coarseRead.Store(t.UnixNano())
+// A clock knows for how long the machine was suspended since the clock was made.
+type clock struct {
+	suspended func() time.Duration // since the machine was booted
+	base      time.Duration
+	last      atomic.Pointer[reading]
+}
+
+// A reading is what the system said, and the two clocks shortly before.
+type reading struct{ wall, mono, asleep time.Duration }
+
+func newClock(suspended func() time.Duration) *clock {
+	c := &clock{suspended: suspended, base: suspended()}
+	c.last.Store(&reading{mono: -2 * staleAfter})
+	return c
+}
+
+// asleep returns for how long the machine was suspended, by the two clocks of an
+// instant. It never falls.
+func (c *clock) asleep(wall, mono time.Duration) time.Duration {
+	last := c.last.Load()
+	age := mono - last.mono
+	if age.Abs() <= staleAfter && (wall-last.wall-age).Abs() <= tolerance {
+		return last.asleep
+	}
+	r := &reading{wall, mono, c.suspended() - c.base}
 	for {
-		known := coarse.Load()
-		if d <= known {
-			return time.Duration(known)
+		r.asleep = max(r.asleep, last.asleep)
+		if c.last.CompareAndSwap(last, r) {
+			return r.asleep
 		}
-		if coarse.CompareAndSwap(known, d) {
-			return time.Duration(d)
-		}
+		last = c.last.Load()
 	}
 }

@@ -4,8 +4,6 @@ package bootclock
 
 import "time"
 
-var started = time.Now()
-
 // suspended is the growth of the wall clock over the monotonic one, where the system
 // has no better clock. A wall clock that is set forward looks like a suspension and
 // ends leases early, which is safe; one that is set back can hide a suspension.

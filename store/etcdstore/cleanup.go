@@ -100,7 +100,7 @@ func (s *Store) cleanByLocked(at time.Time) {
 		return
 	}
 	h.at = at
-	pause := max(at.Sub(bootclock.Coarse()), 0)
+	pause := max(at.Sub(bootclock.Now()), 0)
 	if h.timer == nil {
 		h.timer = time.AfterFunc(pause, s.clean)
 	} else {
@@ -258,7 +258,7 @@ func (s *Store) remove(w *sweep) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := bootclock.Coarse()
+	now := bootclock.Now()
 	w.busy = false
 	twice := errors.Is(err, errTwice) // it is not there, and that is enough
 	c.removedLocked(exact, err)
@@ -286,7 +286,7 @@ func (s *Store) remove(w *sweep) {
 // claim counts as unresolved until then.
 func (c *claim) removedLocked(exact bool, err error) {
 	if !exact && errors.Is(err, driver.ErrUnknown) {
-		c.unresolved = bootclock.Coarse().Add(unresolvedTime)
+		c.unresolved = bootclock.Now().Add(unresolvedTime)
 	}
 }
 
@@ -369,7 +369,7 @@ func (s *Store) resolve(c *claim, it *item) {
 // unresolvedLocked notes that the request for the claim may still take effect. The leases
 // that the request names are replaced, so that they end before this process stops looking.
 func (c *claim) unresolvedLocked(it *item) {
-	c.unresolved = bootclock.Coarse().Add(unresolvedTime)
+	c.unresolved = bootclock.Now().Add(unresolvedTime)
 	for _, l := range it.on {
 		l.unresolved = true
 	}

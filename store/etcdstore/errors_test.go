@@ -187,7 +187,7 @@ func TestOutcomeOfWhatWasNotSent(t *testing.T) {
 	it := putOf(t, "k")
 	s.mu.Lock()
 	c := s.addLocked(s.lockLocked(cl.Key), cl)
-	c.item, c.unresolved = it, bootclock.Coarse().Add(time.Minute) // an earlier put may yet come
+	c.item, c.unresolved = it, bootclock.Now().Add(time.Minute) // an earlier put may yet come
 	s.mu.Unlock()
 	resume := s.batch.Pause()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -92,7 +92,7 @@ func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
 	for {
 		s.mu.Lock()
 		l := s.leases[class]
-		if l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end) {
+		if l != nil && l.id != 0 && !l.dead && bootclock.Now().Before(l.end) {
 			s.mu.Unlock()
 			return l, nil
 		}
@@ -194,7 +194,7 @@ func (s *Store) followLocked(l *lease) {
 			l.next = nil // try again when the lease is kept alive the next time
 		case s.leases[l.seconds] == l:
 			s.leases[l.seconds] = next
-			now := bootclock.Coarse()
+			now := bootclock.Now()
 			s.former = slices.DeleteFunc(s.former, func(l *lease) bool { return l.dead || !now.Before(l.end) })
 			s.former = append(s.former, l)
 		}

@@ -351,7 +351,7 @@ func (a *proposal) page(f *round, name string) *page {
 
 // decide makes the decisions of all calls, one after the other, by one clock.
 func (f *round) decide(s *Store) *proposal {
-	a := &proposal{pages: make(map[string]*page, len(f.keys)+len(f.calls)), boot: bootclock.Coarse()}
+	a := &proposal{pages: make(map[string]*page, len(f.keys)+len(f.calls)), boot: bootclock.Now()}
 	wall := s.limits.wall()
 	for _, c := range f.calls {
 		f.decideOne(s, a, c, wall)

@@ -98,7 +98,7 @@ func (k *pageCache) get(name string) *page {
 }
 
 // expired reports whether it has gone with its lease.
-func (p *page) expired() bool { return !p.end.IsZero() && bootclock.Coarse().After(p.end) }
+func (p *page) expired() bool { return !p.end.IsZero() && bootclock.Now().After(p.end) }
 
 // drop forgets a page.
 func (k *pageCache) drop(name string, p *page) {
@@ -203,7 +203,7 @@ func (s *Store) leasePage(p *page, boot time.Time) error {
 func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: ttl})
 	l := s.limits
 	l.mu.Lock()

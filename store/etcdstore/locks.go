@@ -32,7 +32,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.ready(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	if g, err, again := s.repeated(ctx, r); !again {
 		return g, err
 	}
@@ -204,7 +204,7 @@ func (s *Store) took(c *claim, it *item) bool {
 // freshLocked keeps a lease alive that ends in less than d. It does not wait for the
 // answer.
 func (s *Store) freshLocked(l *lease, d time.Duration) {
-	if l.end.Sub(bootclock.Coarse()) < d {
+	if l.end.Sub(bootclock.Now()) < d {
 		s.refreshLocked(l)
 	}
 }
@@ -240,7 +240,7 @@ func (s *Store) answeredLocked(c *claim, it *item) (other *mvccpb.KeyValue) {
 	switch inner := asked.GetRequestTxn(); {
 	case asked.GetRequestPut() != nil: // the key had no names
 		put(asked)
-		c.held, c.since = true, bootclock.Coarse()
+		c.held, c.since = true, bootclock.Now()
 		if len(c.lock.watches) > 0 && c.lock.mirror == nil {
 			s.cleanByLocked(c.since.Add(mirrorAfter))
 		}
@@ -273,7 +273,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		c.maybeDuplicate = true
-		it.abandoned, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Coarse().Add(unresolvedTime)
+		it.abandoned, it.unresolved, c.unresolved = true, c.unresolved, bootclock.Now().Add(unresolvedTime)
 		if !s.closed {
 			s.work.Go(func() { s.resolve(c, it) })
 		}
@@ -351,7 +351,7 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	if held {
 		s.mu.Lock()
 		if !c.held {
-			c.held, c.since = true, bootclock.Coarse()
+			c.held, c.since = true, bootclock.Now()
 		}
 		if c.lease != nil && !c.moving && c.lease.seconds == seconds(r.TTL) {
 			defer s.mu.Unlock()
@@ -456,7 +456,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	}
 	if granted {
 		defer s.mu.Unlock()
-		c.held, c.since = true, bootclock.Coarse()
+		c.held, c.since = true, bootclock.Now()
 		return c.grantLocked(sent, r.TTL), nil
 	}
 	s.mu.Unlock()

@@ -65,7 +65,7 @@ func (c *claim) mayBeOn(l *lease) {
 // uncertain reports whether a request that got no answer may still take effect. A later
 // answer to the same request does not settle that: the first one may take effect after
 // it.
-func (c *claim) uncertain() bool { return bootclock.Coarse().Before(c.unresolved) }
+func (c *claim) uncertain() bool { return bootclock.Now().Before(c.unresolved) }
 
 func (s *Store) lockLocked(key string) *lock {
 	k := s.keys[key]
@@ -160,7 +160,7 @@ func (s *Store) addLocked(k *lock, cl driver.Claim) *claim {
 // freeLocked reports whether no claim has that name of this process.
 func (k *lock) freeLocked(place int, name string) bool {
 	return (place >= len(k.names) || k.names[place] == nil) && k.returned[name] == nil &&
-		!bootclock.Coarse().Before(k.reserved[name])
+		!bootclock.Now().Before(k.reserved[name])
 }
 
 // reserveLocked keeps a name for another process, which has taken it over.
@@ -168,7 +168,7 @@ func (s *Store) reserveLocked(k *lock, name string) {
 	if k.reserved == nil {
 		k.reserved = map[string]time.Time{}
 	}
-	k.reserved[name] = bootclock.Coarse().Add(reserveTime)
+	k.reserved[name] = bootclock.Now().Add(reserveTime)
 	s.cleanByLocked(k.reserved[name])
 }
 

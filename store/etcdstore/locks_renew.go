@@ -38,7 +38,7 @@ type renewal struct {
 // TTL, the same transaction puts it on the other lease.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	notReady := s.ready(ctx)
 	byClaim := map[*claim]*renewal{}
 	var work []*renewal
@@ -180,7 +180,7 @@ func (s *Store) pickLeases(ctx context.Context, work []*renewal, sent time.Time,
 			class, need = w.class, effectiveTTL(ttl)
 		}
 		l := s.leases[class]
-		usable := l != nil && l.id != 0 && !l.dead && bootclock.Coarse().Before(l.end)
+		usable := l != nil && l.id != 0 && !l.dead && bootclock.Now().Before(l.end)
 		taken := w.claim.movedAway
 		if usable && refreshed[l] == nil && l.end.Sub(sent) < need {
 			refreshed[l] = s.refreshLocked(l)
@@ -235,7 +235,7 @@ func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duratio
 				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
 					c := q.w.claim
 					if c.nameIndex < 0 || c.lease == nil || !c.movedAway.IsZero() { // taken over, perhaps not yet
-						c.unresolved = bootclock.Coarse().Add(unresolvedTime)
+						c.unresolved = bootclock.Now().Add(unresolvedTime)
 					}
 					c.moving = true
 					if c.lease == nil {
@@ -442,7 +442,7 @@ func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 		w.state, w.decided = driver.Waiting, true
 		return
 	}
-	c.held, c.since = true, bootclock.Coarse()
+	c.held, c.since = true, bootclock.Now()
 	w.takeHeldLocked()
 }
 
@@ -531,10 +531,10 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int,
 			if c.rev == 0 {
 				c.Claim, c.name, c.value = e.Claim, e.name, e.value
 				c.rev, c.mod, c.lease, c.moving = e.rev, e.mod, nil, true
-				c.deadline = bootclock.Coarse().Add(driver.WaiterTTL) // until it is renewed
+				c.deadline = bootclock.Now().Add(driver.WaiterTTL) // until it is renewed
 			}
 			if at < holders(queue) && !c.held {
-				c.held, c.since = true, bootclock.Coarse()
+				c.held, c.since = true, bootclock.Now()
 			}
 			add(c, i)
 			s.mu.Unlock()

@@ -256,7 +256,7 @@ func TestWaitersRenewalMovesNothingBack(t *testing.T) {
 		w := &renewal{claim: s[1].keys["k"].claims[c.ID], class: seconds(long)}
 		s[1].mu.Unlock()
 		work := []*renewal{w}
-		s[1].pickLeases(t.Context(), work, bootclock.Coarse(), long, map[*lease]*leaseRequest{})
+		s[1].pickLeases(t.Context(), work, bootclock.Now(), long, map[*lease]*leaseRequest{})
 		mustRelease(t, s[0], h)
 		if r := renewOne(t, s[1], c, long); r.State != driver.Held {
 			t.Fatalf("the other renewal: %+v", r)
@@ -373,7 +373,7 @@ func TestRenewalMovesNothingBackFromTheSuccessor(t *testing.T) {
 				w := &renewal{claim: s[0].keys["k"].claims[c.ID], class: seconds(long)}
 				s[0].mu.Unlock()
 				work := []*renewal{w}
-				s[0].pickLeases(t.Context(), work, bootclock.Coarse(), long, map[*lease]*leaseRequest{})
+				s[0].pickLeases(t.Context(), work, bootclock.Now(), long, map[*lease]*leaseRequest{})
 
 				s[0].mu.Lock()
 				old := s[0].leases[class]

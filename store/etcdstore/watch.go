@@ -83,7 +83,7 @@ func (s *Store) mirrorLocked(k *lock) {
 			s.mu.Unlock()
 		}
 	})
-	s.cleanByLocked(bootclock.Coarse().Add(mirrorLinger))
+	s.cleanByLocked(bootclock.Now().Add(mirrorLinger))
 }
 
 // lastLocked returns the youngest known contender other than the one with that name. ok
@@ -223,7 +223,7 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 
 // grantedLocked finds the claims of this process that have got the lock.
 func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
-	now := bootclock.Coarse()
+	now := bootclock.Now()
 	for _, e := range m.index.queue[:holders(m.index.queue)] {
 		c := k.claims[e.ID]
 		if c == nil || e.foreign || c.held || c.name != e.name || c.rev != 0 && c.rev != e.rev {

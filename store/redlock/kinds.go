@@ -129,7 +129,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	if err := s.check(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	st := s.claim(c.Key, c.ID, true)
 	defer s.put(st)
 	st.mu.Lock()

@@ -20,7 +20,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	if err := s.check(ctx); err != nil {
 		return driver.Grant{}, err
 	}
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	st := s.claim(r.Key, r.ID, true)
 	defer s.put(st)
 	if err := st.begin(r); err != nil {

@@ -22,7 +22,7 @@ func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration)
 
 // renew renews claims for which no other renewal is under way.
 func (s *Store) renew(ctx context.Context, all []renewCall, ttl time.Duration) {
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	var jobs []*renewing
 	for _, p := range all {
 		jobs = append(jobs, p.st.renewing(p.claim, ttl, p.out))
@@ -173,7 +173,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 		j.st.mu.Unlock()
 	}
 	ctx := s.detach()
-	began, sent := time.Now(), bootclock.Coarse()
+	began, sent := time.Now(), bootclock.Now()
 	n.begin()
 	var answers []driver.Renewal
 	in, err := s.reach(ctx, n)

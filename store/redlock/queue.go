@@ -169,7 +169,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 // advance takes a claim that waits a step further.
 func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	st := j.st
-	sent := bootclock.Coarse()
+	sent := bootclock.Now()
 	j.mu.Lock()
 	a, answered := j.answers[j.seq], j.answered.has(j.seq)
 	j.mu.Unlock()

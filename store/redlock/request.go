@@ -458,7 +458,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		}
 		req.Claim = c
 		req.Queue, req.Retry = t.queue, unsure
-		sent := bootclock.Coarse()
+		sent := bootclock.Now()
 		a.grant, a.err = in.Acquire(ctx, req)
 		if a.err == nil && !a.grant.Waiting {
 			n.reached(a.grant.Token) // before votes, which may find that the server has restarted

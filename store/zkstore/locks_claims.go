@@ -109,7 +109,7 @@ func (c *claim) is() state {
 
 // endInLocked makes the claim end d from now.
 func (c *claim) endInLocked(d time.Duration) {
-	now := bootclock.Coarse()
+	now := bootclock.Now()
 	c.end = now.Add(d)
 	switch {
 	case c.timer == nil:
@@ -140,7 +140,7 @@ func (c *claim) due() {
 		case c.callMu <- struct{}{}:
 			defer c.unlockCalls()
 		default: // a repeated Acquire is about to settle it
-			c.armed = bootclock.Coarse().Add(retryAfter)
+			c.armed = bootclock.Now().Add(retryAfter)
 			c.timer.Reset(retryAfter)
 			c.Unlock()
 			return

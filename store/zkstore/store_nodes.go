@@ -199,7 +199,7 @@ type serverClock struct {
 func (c *serverClock) set(ms int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.said, c.at = ms, bootclock.Coarse()
+	c.said, c.at = ms, bootclock.Now()
 }
 
 // since is the age of an event of that time, if that is known.
@@ -209,6 +209,6 @@ func (c *serverClock) since(ms int64) (time.Duration, bool) {
 	if c.said == 0 {
 		return 0, false
 	}
-	now := c.said + bootclock.Coarse().Sub(c.at).Milliseconds()
+	now := c.said + bootclock.Now().Sub(c.at).Milliseconds()
 	return time.Duration(max(0, now-ms)) * time.Millisecond, true
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // tlsParameters are the parameters whose presence asks for TLS.
-var tlsParameters = []string{"ca", "cert", "key", "server-name", "insecure"}
+var tlsParameters = []string{"ca", "cert", "key", "server-name", "verify", "insecure"}
 
 // mysql reads the URL of a MySQL or MariaDB database.
 func (a *address) mysql() (mysqlstore.Server, error) {

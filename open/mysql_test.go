@@ -78,6 +78,9 @@ func TestMySQLURLsRefused(t *testing.T) {
 		"mysql://h/db?pasword-env=X":               "did you mean password-env?",
 		"mysql://h/db?charset=utf8":                "unknown parameter charset: there are",
 		"mysql://h/db?tls=maybe":                   "neither true nor false",
+		"mysql://h/db?verify=ca":                   "needs ca=FILE",
+		"mysql://h/db?verify=full":                 "parameter verify is not ca",
+		"mysql://h/db?insecure&verify=ca&ca=/x":    "parameter",
 		"mysql://h/db?cert=/x":                     "belong together",
 		"mysql://u:p@h/db?password-env=BATON_NONE": "not set",
 		"mysql://u:p@h/db?password-env=PATH":       "twice",
@@ -156,6 +159,33 @@ func migrateByWhoMayNot(ctx context.Context, t *testing.T, addr string) {
 	for _, user := range []string{"root", "worker"} {
 		if err := Migrate(ctx, "mysql://"+user+"@"+addr+"/baton"); err != nil {
 			t.Errorf("%s: %v", user, err)
+		}
+	}
+}
+
+// A certificate without the host's name, as those that MySQL makes itself.
+func TestMySQLVerifiesTheChainAlone(t *testing.T) {
+	testserver.NeedMariaDB(t)
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key, other := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "other.pem")
+	writeCertificate(t, other, filepath.Join(dir, "other-key.pem"))
+	writeCertificate(t, cert, key)
+	server := testserver.MariaDB(t, "--ssl-ca="+cert, "--ssl-cert="+cert, "--ssl-key="+key, "--require-secure-transport=ON")
+	for query, want := range map[string]string{
+		"?ca=" + cert:                 "or ca=FILE and verify=ca",
+		"?ca=" + cert + "&verify=ca":  "",
+		"?ca=" + other + "&verify=ca": "authority",
+	} {
+		store, err := Store(t.Context(), "mysql://root@"+server.Addr+"/baton"+query)
+		switch {
+		case err == nil:
+			store.Close()
+			if want != "" {
+				t.Errorf("%s: accepted", query)
+			}
+		case want == "" || !strings.Contains(err.Error(), want):
+			t.Errorf("%s: error %v, want %q", query, err, want)
 		}
 	}
 }

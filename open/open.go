@@ -35,6 +35,8 @@
 //	ca=FILE               verifies the server (instead of the system's authorities)
 //	cert=FILE key=FILE    the client's own certificate
 //	server-name=NAME      the name that the server's certificate must have
+//	verify=ca             with ca=FILE: whatever name the certificate has, as those that
+//	                      MySQL makes itself have none
 //	insecure=true         do not verify the server: never in production
 //
 // and with Sentinel
@@ -54,7 +56,7 @@
 // MySQL and MariaDB have password-file, password-env, connect-timeout, and
 //
 //	connections=36        how many connections there may be at a time
-//	tls=true              speak TLS, as do the parameters ca, cert, key, server-name and insecure
+//	tls=true              speak TLS, as do the parameters ca, cert, key, server-name, verify and insecure
 //
 // PostgreSQL has
 //
@@ -300,6 +302,9 @@ func (e *openError) Error() string {
 		if len(secret) > 2 {
 			text = strings.ReplaceAll(text, secret, hidden)
 		}
+	}
+	if strings.Contains(text, "x509: ") && !strings.Contains(text, "authority") {
+		text += "; if the certificate has another name, or none: server-name=NAME, or ca=FILE and verify=ca (PostgreSQL: sslmode=verify-ca)"
 	}
 	return fmt.Sprintf("open %s: %s", e.url, text)
 }

@@ -119,17 +119,17 @@ func (p *params) password(name string) (password string, ok bool) {
 }
 
 // tls reads the parameters of TLS, and refuses them without secure. The server is
-// verified unless insecure says not to.
+// verified unless insecure says not to, and with verify=ca whatever name its certificate has.
 func (p *params) tls(secure bool) *tls.Config {
-	ca, cert, key := p.text("ca"), p.text("cert"), p.text("key")
+	ca, cert, key, verify := p.text("ca"), p.text("cert"), p.text("key"), p.text("verify")
 	c := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		ServerName:         p.text("server-name"),
 		InsecureSkipVerify: p.flag("insecure"),
 	}
 	if !secure {
-		if ca != "" || cert != "" || key != "" || c.ServerName != "" || c.InsecureSkipVerify {
-			p.fail("parameters ca, cert, key, server-name and insecure need TLS: the scheme must begin with rediss or be etcds")
+		if ca != "" || cert != "" || key != "" || verify != "" || c.ServerName != "" || c.InsecureSkipVerify {
+			p.fail("parameters ca, cert, key, verify, server-name and insecure need TLS: the scheme must begin with rediss or be etcds")
 		}
 		return nil
 	}
@@ -142,6 +142,16 @@ func (p *params) tls(secure bool) *tls.Config {
 		}
 	}
 	switch {
+	case verify != "" && verify != "ca":
+		p.fail("parameter verify is not ca: without it the certificate's name is verified, too")
+	case verify == "ca" && ca == "":
+		p.fail("parameter verify=ca needs ca=FILE: all servers that a public authority knows would be accepted")
+	case verify == "ca" && c.InsecureSkipVerify:
+		p.fail("parameters verify and insecure contradict each other")
+	case verify == "ca":
+		c.InsecureSkipVerify, c.VerifyConnection = true, func(s tls.ConnectionState) error { return verifyChain(s, c.RootCAs) }
+	}
+	switch {
 	case (cert == "") != (key == ""):
 		p.fail("parameters cert and key belong together: one of them is missing")
 	case cert != "":
@@ -152,6 +162,16 @@ func (p *params) tls(secure bool) *tls.Config {
 		c.Certificates = []tls.Certificate{pair}
 	}
 	return c
+}
+
+// verifyChain verifies all of a server's certificate but its name.
+func verifyChain(s tls.ConnectionState, roots *x509.CertPool) error {
+	intermediates := x509.NewCertPool()
+	for _, c := range s.PeerCertificates[1:] {
+		intermediates.AddCert(c)
+	}
+	_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: roots, Intermediates: intermediates})
+	return err
 }
 
 // finish returns the first error, which may be a parameter that was not asked for.

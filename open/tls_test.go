@@ -59,6 +59,8 @@ func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
 	writeCertificate(t, cert, key)
+	other := filepath.Join(dir, "other.pem")
+	writeCertificate(t, other, filepath.Join(dir, "other-key.pem"))
 	addr := testserver.FreeAddr(t)
 	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -69,7 +71,9 @@ func TestTLS(t *testing.T) {
 	for query, want := range map[string]string{
 		"?ca=" + cert + "&server-name=redis.internal&cert=" + cert + "&key=" + key: "",
 		"?insecure=true&cert=" + cert + "&key=" + key:                              "",
-		"?ca=" + cert + "&cert=" + cert + "&key=" + key:                            "127.0.0.1",   // the certificate is not for it
+		"?ca=" + cert + "&verify=ca&cert=" + cert + "&key=" + key:                  "",
+		"?ca=" + other + "&verify=ca&cert=" + cert + "&key=" + key:                 "authority",
+		"?ca=" + cert + "&cert=" + cert + "&key=" + key:                            "verify=ca",   // the certificate is not for 127.0.0.1
 		"?server-name=redis.internal&cert=" + cert + "&key=" + key:                 "authority",   // unknown
 		"?ca=" + cert + "&server-name=redis.internal":                              "unavailable", // the server wants a client certificate, and may hang up before it says so
 	} {

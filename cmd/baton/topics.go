@@ -38,6 +38,8 @@ Parameters of Redis, after "?" and separated by "&":
                           where answers take long
   allow-eviction=true     accept a server that may evict locks when its memory is full
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
+  verify=ca               with ca=FILE: whatever name the server's certificate has, as those
+                          that MySQL makes itself have none
   insecure=true           do not verify the server's certificate: never in production
 
 Redlock knows them, too, for all its servers, and
@@ -51,7 +53,7 @@ Parameters of MySQL and MariaDB:
 
   password-file, password-env, connect-timeout=5s
   connections=36          how many there may be at a time
-  tls=true                speak TLS; ca, cert, key, server-name, insecure as above
+  tls=true                speak TLS; ca, cert, key, server-name, verify, insecure as above
 
 Parameters of PostgreSQL:
 

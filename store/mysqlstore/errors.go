@@ -28,7 +28,8 @@ const (
 
 // harmless are the errors by which a server refuses a statement, or undoes it,
 // before it had any effect. Other errors, such as a connection that was killed or a
-// commit that failed, may come after it.
+// commit that failed, may come after it. So may 3101, by which a member of a replication
+// group undoes a commit: one that leaves the group says so of what the others have done.
 var harmless = map[uint16]bool{
 	1020: true, // the row has changed since the transaction's snapshot
 	1021: true, // disk full

@@ -115,7 +115,7 @@ func (s *Store) variables(ctx context.Context) (map[string]string, error) {
 	for _, q := range []string{
 		`SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version','innodb_flush_log_at_trx_commit','innodb_doublewrite','innodb_deadlock_detect',
 			'log_bin','sync_binlog','binlog_format','read_only','super_read_only','innodb_read_only','wsrep_on','max_connections','wait_timeout','max_allowed_packet',
-			'transaction_isolation','tx_isolation')`,
+			'transaction_isolation','tx_isolation','group_replication_group_name','group_replication_single_primary_mode')`,
 		`SHOW GLOBAL STATUS LIKE 'Threads_connected'`,
 	} {
 		rows, err := s.single.QueryContext(ctx, q)
@@ -155,6 +155,9 @@ func judge(v map[string]string) findings.Table {
 		"the server is read-only, as replicas are: no lock can be taken on it, or only by users with special rights, whose locks the primary does not know")
 	all.Say(on(v["wsrep_on"]), "galera", unsafe, "have all users of the locks reach the same node, for example by a proxy with one writer",
 		"the server is a node of a Galera cluster: rows are locked on one node only, so users of different nodes disturb each other, and waits may end late")
+	all.Say(v["group_replication_group_name"] != "" && v["group_replication_single_primary_mode"] == "off", "group_replication", unsafe,
+		"have all users of the locks reach the same member, or SELECT group_replication_switch_to_single_primary_mode()",
+		"the server is in a group with several primaries: rows are locked on one member only, so users of different members disturb each other, and their commits are undone")
 	all.Say(has("innodb_flush_log_at_trx_commit", "1"), "innodb_flush_log_at_trx_commit", unsafe, "SET GLOBAL innodb_flush_log_at_trx_commit = 1, and in the server's configuration",
 		"commits are not on disk when they are answered (innodb_flush_log_at_trx_commit = %s): after a crash the last second is forgotten, locks that are held are granted again, and tokens may repeat", v["innodb_flush_log_at_trx_commit"])
 	all.Say(v["innodb_doublewrite"] == "off" || v["innodb_doublewrite"] == "0", "innodb_doublewrite", unsafe, "innodb_doublewrite = ON in the server's configuration",

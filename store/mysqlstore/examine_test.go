@@ -96,9 +96,10 @@ func TestExamineFindsNothingOnASoundServer(t *testing.T) {
 func TestJudge(t *testing.T) {
 	t.Parallel()
 	for name, v := range map[string]map[string]string{
-		"galera":    {"wsrep_on": "on"},
-		"read_only": {"super_read_only": "on"},
-		"version":   {"version": "8.0.0"},
+		"galera":            {"wsrep_on": "on"},
+		"group_replication": {"group_replication_group_name": "ce9b", "group_replication_single_primary_mode": "off"},
+		"read_only":         {"super_read_only": "on"},
+		"version":           {"version": "8.0.0"},
 	} {
 		if all := judge(v); len(all) != 1 || all[0].Name != name {
 			t.Errorf("%v: found %+v", v, all)

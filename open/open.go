@@ -235,7 +235,7 @@ func openAddress(ctx context.Context, a *address) (driver.Store, error) {
 }
 
 // Default returns the URL of the store that is used when none is named: a SQLite
-// file in the user's state directory. It creates that directory.
+// file in the user's state directory. Opening it makes that directory.
 func Default() (url string, err error) {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) { // the specification says to ignore relative ones
@@ -245,11 +245,7 @@ func Default() (url string, err error) {
 		}
 		dir = filepath.Join(home, ".local", "state")
 	}
-	dir = filepath.Join(dir, "baton")
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", fmt.Errorf("no place for the default store: %w", err)
-	}
-	path := filepath.ToSlash(filepath.Join(dir, "locks.db"))
+	path := filepath.ToSlash(filepath.Join(dir, "baton", "locks.db"))
 	return "sqlite:" + escapePath.Replace(path), nil
 }
 

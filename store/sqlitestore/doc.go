@@ -38,9 +38,10 @@
 //     log from being removed under it. The store asks the SQLite library for
 //     locks that survive this; that works only if nothing in the process used
 //     the library before. Copy the file with VACUUM INTO or another process.
-//   - Root may work on another user's database (sudo, a job of the system). On Linux,
-//     in a directory that is not root's, the store then works with the rights of the
-//     database's owner. On every system it refuses what that owner may not have made
-//     there (ErrForeign). On other systems SQLite opens its own files by their names, as
-//     root: there root should keep to directories that only root may write.
+//   - Root opens no file that belongs to another user, or that a path of another user's
+//     directories or links leads to (ErrForeign): their owner could lead root to other
+//     files. Run the program as that user (sudo -u USER, in a container --user). In a
+//     container whose user 0 owns the directory nothing is different. In a directory for
+//     temporary files, such as /tmp, root opens the files that it has made. A directory of
+//     root's that all users may write is a finding of "baton doctor".
 package sqlitestore

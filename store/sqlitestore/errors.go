@@ -23,7 +23,7 @@ var (
 	ErrTimeNamespace = errors.New("this process is in a time namespace of its own, whose clock others cannot compare with theirs: run it outside, or use a store with a server")
 	ErrOtherMachine  = errors.New("another machine, or this one under another kernel, uses it at the same time, its locks are lost: give each machine a file, or use a store with a server")
 	ErrNewerSchema   = errors.New("a newer version of Baton made its tables: update this program")
-	ErrForeign       = errors.New("what leads to it or is beside it belongs to another user: look at that, remove it, or choose another path")
+	ErrForeign       = errors.New("it, what leads to it or what is beside it belongs to another user")
 	ErrPlatform      = errors.New("this operating system is not supported: use another store")
 )
 

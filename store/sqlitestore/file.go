@@ -3,7 +3,6 @@ package sqlitestore
 import (
 	"context"
 	"database/sql"
-	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -43,7 +42,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	bad := func(problem, err error) error { return &FileError{Path: path, Problem: problem, Err: err} }
 
 	dir := filepath.Dir(path)
-	if err := checkLinks(path); err != nil {
+	if err := checkRoot(path); err != nil {
 		return nil, bad(ErrForeign, err)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -84,8 +83,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	}
 
 	// A user who may use the database may use what is beside it.
-	s.foreign = foreignDir(path, s.file)
-	if err := s.asOwner(s.openBeside); err != nil {
+	if err := s.openBeside(); err != nil {
 		s.closeBeside()
 		if _, ok := errors.AsType[*FileError](err); !ok {
 			err = bad(ErrReadOnly, err)
@@ -93,7 +91,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 		return nil, err
 	}
 	s.mail = newMailbox(s)
-	if err := s.asOwner(func() error { return s.connect(ctx) }); err != nil {
+	if err := s.connect(ctx); err != nil {
 		s.shut()
 		if problem := problemOf(err); problem != nil {
 			err = bad(problem, err)
@@ -158,7 +156,9 @@ func (s *Store) connect(opening context.Context) error {
 		return err
 	}
 	s.db.SetMaxOpenConns(1)
-	s.readers = sql.OpenDB(readOnly{s})
+	if s.readers, err = sql.Open("sqlite", s.dsn(true)); err != nil {
+		return err
+	}
 	s.readers.SetMaxOpenConns(2)
 
 	// Behind the turnstile, because changing the journal mode and making tables need
@@ -208,26 +208,6 @@ func (s *Store) connect(opening context.Context) error {
 	// From now on begin waits by itself, where it sees that callers give up.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
 	return err
-}
-
-// A readOnly opens the connections that only read.
-type readOnly struct{ s *Store }
-
-func (r readOnly) Driver() sqldriver.Driver { return r.s.db.Driver() }
-
-func (r readOnly) Connect(ctx context.Context) (conn sqldriver.Conn, err error) {
-	err = r.s.asOwner(func() error {
-		if conn, err = r.Driver().Open(r.s.dsn(true)); err != nil || !r.s.foreign {
-			return err
-		}
-		// SQLite opens the log when it first reads.
-		_, err := conn.(sqldriver.ExecerContext).ExecContext(ctx, "SELECT count(*) FROM sqlite_schema", nil)
-		if err != nil {
-			conn.Close()
-		}
-		return err
-	})
-	return conn, err
 }
 
 // persist repeats f while other processes keep the file busy and the opening is not given up.
@@ -280,19 +260,15 @@ func (s *Store) shut() error {
 			st.Close()
 		}
 	}
-	errs = append(errs, s.asOwner(func() error { // the last to close removes the log
-		var errs []error
-		if s.readers != nil {
-			errs = append(errs, s.readers.Close())
-		}
-		if s.conn != nil {
-			errs = append(errs, s.conn.Close())
-		}
-		if s.db != nil {
-			errs = append(errs, s.db.Close())
-		}
-		return errors.Join(errs...)
-	}))
+	if s.readers != nil {
+		errs = append(errs, s.readers.Close())
+	}
+	if s.conn != nil {
+		errs = append(errs, s.conn.Close())
+	}
+	if s.db != nil { // the last to close removes the log
+		errs = append(errs, s.db.Close())
+	}
 	s.closeBeside()
 	return errors.Join(errs...)
 }

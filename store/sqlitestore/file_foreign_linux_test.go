@@ -1,12 +1,12 @@
 package sqlitestore
 
 import (
-	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
-	"sync"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,7 +21,7 @@ const nobody = 65534
 func theirs(t *testing.T) (dir, own string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root can work in another user's directory")
+		t.Skip("only root can make a directory of another user")
 	}
 	base := t.TempDir()
 	dir, own = filepath.Join(base, "home"), filepath.Join(base, "root")
@@ -81,200 +81,168 @@ func state(t *testing.T, path string) (s struct {
 	return s
 }
 
-// A user prepares what root will find beside the user's database: nothing of root's
-// is changed, moved into, or given to the user.
-func TestRootIsNotLedElsewhere(t *testing.T) {
+func link(t *testing.T, to, from string) {
+	t.Helper()
+	if err := os.Symlink(to, from); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mkdir(t *testing.T, path string, mode os.FileMode) string {
+	t.Helper()
+	if err := os.Mkdir(path, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Root opens no file that another user could lead it away from, makes nothing there, and
+// says as which user to run.
+func TestRootOpensOnlyItsOwn(t *testing.T) {
 	t.Parallel()
-	link := func(t *testing.T, to, from string) {
-		t.Helper()
-		if err := os.Symlink(to, from); err != nil {
-			t.Fatal(err)
-		}
-		give(t, from)
-	}
-	hard := func(t *testing.T, to, from string) {
-		t.Helper()
-		if err := os.Link(to, from); err != nil {
-			t.Fatal(err)
-		}
-	}
-	wake := func(t *testing.T, db string, owner int) string {
-		t.Helper()
-		if err := os.Mkdir(db+"-wake", 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Lchown(db+"-wake", owner, owner); err != nil {
-			t.Fatal(err)
-		}
-		return db + "-wake"
-	}
-	for _, c := range []struct {
-		name    string
-		prepare func(t *testing.T, db, dir, file string) // dir and file are root's
-		want    error
-	}{
-		{"directory", func(t *testing.T, db, dir, file string) { link(t, dir, db+"-wake") }, ErrForeign},
-		{"file for a directory", func(t *testing.T, db, dir, file string) { hard(t, file, db+"-wake") }, ErrForeign},
-		{"directory of a third", func(t *testing.T, db, dir, file string) {
-			os.Chmod(db, 0o600)
-			wake(t, db, 1234)
-		}, ErrForeign},
-		{"gate", func(t *testing.T, db, dir, file string) { link(t, file, wake(t, db, nobody)+"/gate") }, ErrReadOnly},
-		{"turn", func(t *testing.T, db, dir, file string) { link(t, file, wake(t, db, nobody)+"/turn") }, ErrReadOnly},
-		{"new gate", func(t *testing.T, db, dir, file string) { link(t, dir+"/new", wake(t, db, nobody)+"/gate") }, ErrReadOnly},
-		{"hard gate", func(t *testing.T, db, dir, file string) { hard(t, file, wake(t, db, nobody)+"/gate") }, ErrReadOnly},
-		{"pipe", func(t *testing.T, db, dir, file string) {
-			if err := unix.Mkfifo(wake(t, db, nobody)+"/gate", 0o666); err != nil {
-				t.Fatal(err)
-			}
-			give(t, db+"-wake/gate")
-		}, ErrReadOnly},
-		{"log", func(t *testing.T, db, dir, file string) { link(t, file, db+"-wal") }, ErrForeign},
-		{"hard log", func(t *testing.T, db, dir, file string) { hard(t, file, db+"-wal") }, ErrForeign},
-		{"moved log", func(t *testing.T, db, dir, file string) { put(t, db+"-wal", 0o600) }, ErrForeign},
-		{"hard memory", func(t *testing.T, db, dir, file string) { hard(t, file, db+"-shm") }, ErrForeign},
-		{"hard journal", func(t *testing.T, db, dir, file string) { hard(t, file, db+"-journal") }, ErrForeign},
-		{"database", func(t *testing.T, db, dir, file string) {
-			os.Remove(db)
-			link(t, file, db)
-		}, ErrForeign},
-		{"directory of the database", func(t *testing.T, db, dir, file string) {
-			home := filepath.Dir(db)
-			os.RemoveAll(home)
-			link(t, dir, home)
-		}, ErrForeign},
+	for name, prepare := range map[string]func(t *testing.T, home, own string) (db string){
+		"a file in their directory": func(t *testing.T, home, own string) string {
+			db := filepath.Join(home, "locks.db")
+			put(t, db, 0o600)
+			give(t, db)
+			return db
+		},
+		"a new file in their directory":  func(t *testing.T, home, own string) string { return filepath.Join(home, "locks.db") },
+		"a new directory in theirs":      func(t *testing.T, home, own string) string { return filepath.Join(home, "a", "b", "locks.db") },
+		"root's file in their directory": func(t *testing.T, home, own string) string { put(t, home+"/x.db", 0o600); return home + "/x.db" },
+		"root's directory in theirs":     func(t *testing.T, home, own string) string { return mkdir(t, home+"/roots", 0o700) + "/locks.db" },
+		"their file in root's directory": func(t *testing.T, home, own string) string {
+			put(t, own+"/x.db", 0o600)
+			give(t, own+"/x.db")
+			return own + "/x.db"
+		},
+		"root's link to their directory": func(t *testing.T, home, own string) string { link(t, home, own+"/link"); return own + "/link/locks.db" },
+		"their link in root's directory": func(t *testing.T, home, own string) string {
+			link(t, own, own+"/link")
+			give(t, own+"/link")
+			return own + "/link/locks.db"
+		},
+		"their link instead of the file": func(t *testing.T, home, own string) string {
+			link(t, own+"/x.db", own+"/link")
+			give(t, own+"/link")
+			return own + "/link"
+		},
+		"a link that leads back from theirs": func(t *testing.T, home, own string) string {
+			link(t, home+"/../root", own+"/link")
+			return own + "/link/locks.db"
+		},
+		"their directory among temporary files": func(t *testing.T, home, own string) string {
+			dir := mkdir(t, mkdir(t, own+"/tmp", 0o777|os.ModeSticky)+"/theirs", 0o777)
+			give(t, dir)
+			return dir + "/locks.db"
+		},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			home, own := theirs(t)
-			db, dir, file := filepath.Join(home, "locks.db"), filepath.Join(own, "cron.daily"), filepath.Join(own, "file")
-			put(t, db, 0o777)
-			give(t, db)
-			put(t, file, 0o600)
-			if err := os.Mkdir(dir, 0o755); err != nil {
-				t.Fatal(err)
+			db := prepare(t, home, own)
+			homeWas, ownWas := state(t, home), state(t, own)
+			refused(t, db, ErrForeign)
+			_, err := Open(t.Context(), db)
+			if !strings.Contains(fmt.Sprint(err), "run this as that user, sudo -u nobody") {
+				t.Errorf("it does not say what to do: %v", err)
 			}
-			c.prepare(t, db, dir, file)
-			dirWas, fileWas := state(t, dir), state(t, file)
-			refused(t, db, c.want)
-			if is := state(t, dir); is != dirWas {
-				t.Errorf("root's directory was %+v and is %+v", dirWas, is)
-			}
-			if is := state(t, file); is != fileWas {
-				t.Errorf("root's file was %+v and is %+v", fileWas, is)
-			}
-			if c.name == "moved log" {
-				if is := state(t, db+"-wal"); is.UID != 0 {
-					t.Errorf("root's file was given to user %d", is.UID)
-				}
+			if home, own := state(t, home), state(t, own); home != homeWas || own != ownWas {
+				t.Errorf("their directory was %+v and is %+v, root's was %+v and is %+v", homeWas, home, ownWas, own)
 			}
 		})
 	}
 }
 
-// The user changes what root finds while root works there.
-func TestRootIsNotLedElsewhereMeanwhile(t *testing.T) {
+// What is root's it opens: among temporary files, through its own links, and by a path that
+// begins where it is.
+func TestRootOpensItsOwn(t *testing.T) {
 	t.Parallel()
-	home, own := theirs(t)
-	db, dir := filepath.Join(home, "locks.db"), filepath.Join(own, "cron.daily")
-	secret := filepath.Join(home, "of root") // which the user may move about
-	put(t, secret, 0o600)
-	put(t, db, 0o777)
-	give(t, db)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(dir, db+"-link"); err != nil {
-		t.Fatal(err)
-	}
-	give(t, db+"-link")
-	was := state(t, dir)
-	held, err := os.Open(secret) // wherever it is moved to
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer held.Close()
-	stop := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				os.Rename(db+"-wake", db+"-away")
-				os.Rename(db+"-link", db+"-wake")
-				os.Rename(db+"-wake", db+"-link")
-				os.RemoveAll(db + "-away")
-				os.Rename(secret, db+"-wal")
-				os.Rename(db+"-wal", secret)
-			}
-		}
-	})
-	opened := 0
-	for range 200 {
-		s, err := Open(context.Background(), db)
-		if err != nil {
-			continue
-		}
-		opened++
-		s.mail.address(true)
-		s.Close()
-	}
-	close(stop)
-	wg.Wait()
-	t.Logf("opened %d times", opened)
-	if is := state(t, dir); is != was {
-		t.Errorf("root's directory was %+v and is %+v", was, is)
-	}
-	if info, err := held.Stat(); err != nil || sysOf(info).Uid != 0 || info.Mode() != 0o600 || info.Size() != 0 {
-		t.Errorf("root's file is %v of user %d with %d bytes, %v", info.Mode(), sysOf(info).Uid, info.Size(), err)
+	_, own := theirs(t)
+	tmp := mkdir(t, filepath.Join(own, "tmp"), 0o777|os.ModeSticky)
+	link(t, "tmp/../tmp", filepath.Join(own, "link"))
+	for _, path := range []string{filepath.Join(own, "a", "b", "locks.db"), filepath.Join(tmp, "locks.db"), filepath.Join(own, "link", "locks.db")} {
+		s := openAt(t, path)
+		writer(t, s, path).hold(time.Minute)
 	}
 }
 
-// What root makes for another user's database belongs to that user, and both share the
-// locks.
-func TestRootWorksInADirectoryOfTheirs(t *testing.T) {
+// A user of another directory than root's opens the file there; so does a root who is that
+// user elsewhere, and to whom / belongs to no user, as in a container without a daemon.
+func TestTheOwnerOpensIt(t *testing.T) {
 	t.Parallel()
-	for _, directory := range []string{"theirs", "root's"} {
-		t.Run(directory, func(t *testing.T) {
+	for name, attr := range map[string]*syscall.SysProcAttr{
+		"user": {Credential: &syscall.Credential{Uid: nobody, Gid: nobody}},
+		"root of a user namespace": {
+			Cloneflags:  syscall.CLONE_NEWUSER,
+			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
+			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
+			Credential:  &syscall.Credential{NoSetGroups: true},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			home, own := theirs(t)
-			if directory == "root's" {
-				home = own
-			}
-			db := filepath.Join(home, "locks.db")
-			put(t, db, 0o640)
-			give(t, db)
-			s := openAt(t, db)
-			writer(t, s, "k").hold(time.Minute)
-			writer(t, s, "k").join(time.Minute)
-			if _, err := s.Inspect(t.Context(), "k"); err != nil {
-				t.Fatal(err)
-			}
-			for p, mode := range map[string]os.FileMode{
-				db: 0o640, db + "-wal": 0o640, db + "-shm": 0o640,
-				db + "-wake": os.ModeDir | 0o750, db + "-wake/gate": 0o640, db + "-wake/turn": 0o640,
-				db + "-wake/" + s.mail.address(true): os.ModeSocket | 0o640,
-			} {
-				if is := state(t, p); is.UID != nobody || is.GID != nobody || is.Mode != mode {
-					t.Errorf("%s: %+v, want it to be user %d's, of mode %v", p, is, nobody, mode)
+			home, _ := theirs(t)
+			for dir := filepath.Dir(home); dir != os.TempDir(); dir = filepath.Dir(dir) {
+				if err := os.Chmod(dir, 0o755); err != nil {
+					t.Fatal(err)
 				}
 			}
-			var rights [2]unix.CapUserData
-			head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-			if err := s.asOwner(func() error { return unix.Capget(&head, &rights[0]) }); err != nil {
+			db := filepath.Join(home, "locks.db")
+			cmd := child(t, "open", db)
+			cmd.Path, cmd.Dir, cmd.SysProcAttr = "/proc/self/exe", home, attr
+			if err := cmd.Run(); err != nil {
+				if errors.Is(err, syscall.EPERM) && attr.Cloneflags != 0 {
+					t.Skip("this machine allows no user namespace")
+				}
 				t.Fatal(err)
 			}
-			const strong = 1<<unix.CAP_CHOWN | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_FOWNER
-			if got := rights[0].Effective&strong != 0; got != (directory == "root's") {
-				t.Errorf("root works there with its rights to all files: %v", got)
+			if is := state(t, db); is.UID != nobody || is.Mode != 0o600 {
+				t.Errorf("the file is %+v", is)
 			}
-			if err := s.asOwner(func() error { return os.WriteFile(own+"/file", nil, 0o600) }); (err == nil) != (directory == "root's") {
-				t.Errorf("a file of root's is written: %v", err)
+		})
+	}
+}
+
+// A user who may write to a directory, but not the database, puts something beside it:
+// what it leads to is not changed.
+func TestNothingBesideLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name    string
+		prepare func(t *testing.T, db, dir, file string)
+		want    error
+	}{
+		{"directory", func(t *testing.T, db, dir, file string) { link(t, dir, db+"-wake") }, ErrForeign},
+		{"file for a directory", func(t *testing.T, db, dir, file string) { put(t, db+"-wake", 0o600) }, ErrForeign},
+		{"directory of a third", func(t *testing.T, db, dir, file string) { give(t, mkdir(t, db+"-wake", 0o700)) }, ErrForeign},
+		{"gate", func(t *testing.T, db, dir, file string) { link(t, file, mkdir(t, db+"-wake", 0o700)+"/gate") }, ErrReadOnly},
+		{"new turn", func(t *testing.T, db, dir, file string) { link(t, dir+"/new", mkdir(t, db+"-wake", 0o700)+"/turn") }, ErrReadOnly},
+		{"pipe", func(t *testing.T, db, dir, file string) {
+			if err := unix.Mkfifo(mkdir(t, db+"-wake", 0o700)+"/gate", 0o666); err != nil {
+				t.Fatal(err)
 			}
-			if uid, err := unix.SetfsuidRetUid(-1); err != nil || uid != 0 {
-				t.Errorf("afterwards this thread works as user %d, %v", uid, err)
+		}, ErrReadOnly},
+		{"log", func(t *testing.T, db, dir, file string) { link(t, file, db+"-wal") }, ErrForeign},
+		{"log of a third", func(t *testing.T, db, dir, file string) { put(t, db+"-wal", 0o666); give(t, db+"-wal") }, ErrForeign},
+		{"memory", func(t *testing.T, db, dir, file string) { link(t, file, db+"-shm") }, ErrForeign},
+		{"journal", func(t *testing.T, db, dir, file string) { link(t, file, db+"-journal") }, ErrForeign},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, own := theirs(t)
+			db := filepath.Join(mkdir(t, own+"/tmp", 0o777|os.ModeSticky), "locks.db")
+			dir, file := mkdir(t, own+"/cron.daily", 0o755), filepath.Join(own, "file")
+			put(t, db, 0o600)
+			put(t, file, 0o600)
+			c.prepare(t, db, dir, file)
+			dirWas, fileWas := state(t, dir), state(t, file)
+			refused(t, db, c.want)
+			if dir, file := state(t, dir), state(t, file); dir != dirWas || file != fileWas {
+				t.Errorf("%+v became %+v, %+v became %+v", dirWas, dir, fileWas, file)
 			}
 		})
 	}

@@ -22,7 +22,7 @@ func (s *Store) makeRoom(bytes int64) (retry, grows bool) {
 	ctx := context.Background()
 	_, err := s.conn.ExecContext(ctx, "PRAGMA wal_checkpoint(RESTART)")
 	limit := limitSize
-	if err == nil && s.asOwner(func() error { return s.findSpace(bytes) }) == nil {
+	if err == nil && s.findSpace(bytes) == nil {
 		var pages int64
 		err = s.conn.QueryRowContext(ctx, "SELECT page_count + ?/page_size FROM pragma_page_count, pragma_page_size", bytes).Scan(&pages)
 		limit = fmt.Sprintf("PRAGMA max_page_count = %d", pages)

@@ -3,9 +3,9 @@ package sqlitestore
 import (
 	"bytes"
 	"os"
-	"runtime"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -82,9 +82,6 @@ func socketPath(dir *os.File, name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + name
 }
 
-// openSearch opens a directory to look things up in it.
-const openSearch = unix.O_PATH
-
 // reach returns a path to the socket called name in dir, and not to one elsewhere to
 // which a link of that name leads. It is valid until done is called.
 func reach(dir *os.File, name string) (at string, done func(), err error) {
@@ -118,43 +115,35 @@ func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 		return err
 	}
 	defer unix.Close(fd)
-	owner := sysOf(db)
-	if st.Nlink != 1 || int(st.Uid) != os.Geteuid() && st.Uid != owner.Uid {
+	if st.Nlink != 1 || int(st.Uid) != os.Geteuid() {
 		return unix.EPERM // another file has replaced it
-	}
-	if os.Geteuid() == 0 {
-		unix.Fchownat(fd, "", int(owner.Uid), int(owner.Gid), unix.AT_EMPTY_PATH)
 	}
 	return unix.Chmod(pinned(fd), uint32(db.Mode().Perm()&0o666))
 }
 
-// asOwner calls f, where root works in another user's directory, with the rights of the
-// database's owner and of no other user: nothing that is put there, at whatever moment, makes
-// root do what that owner could not. Root keeps only the right to go through
-// directories: the owner may be in a container whose root other users cannot enter. f must
-// do all of its work on the goroutine that calls it.
-func (s *Store) asOwner(f func() error) error {
-	if !s.foreign {
-		return f()
+var localMagic = map[uint32]string{
+	0x01021994: "tmpfs",
+	0x858458f6: "tmpfs", // ramfs
+	0x794c7630: "overlay",
+}
+
+// lookAround asks the system about a file. What it does not tell stays unknown.
+func lookAround(path string) surroundings {
+	p := surroundings{free: -1}
+	var fs unix.Statfs_t
+	if unix.Statfs(path, &fs) == nil {
+		p.fs = localMagic[uint32(fs.Type)]
+		p.free = int64(fs.Bavail) * int64(fs.Bsize)
 	}
-	owner := sysOf(s.file)
-	runtime.LockOSThread()
-	unix.Setfsgid(int(owner.Gid))
-	unix.Setfsuid(int(owner.Uid)) // which takes away root's rights to files
-	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var rights [2]unix.CapUserData
-	if unix.Capget(&head, &rights[0]) == nil {
-		rights[0].Effective |= rights[0].Permitted & (1 << unix.CAP_DAC_READ_SEARCH)
-		unix.Capset(&head, &rights[0])
+	var st unix.Stat_t
+	if unix.Stat(path, &st) == nil {
+		p.links = int(st.Nlink)
 	}
-	defer func() {
-		unix.Setfsuid(os.Geteuid())
-		unix.Setfsgid(os.Getegid())
-		if uid, err := unix.SetfsuidRetUid(-1); err == nil && uid == os.Geteuid() {
-			runtime.UnlockOSThread() // or else the thread ends with its goroutine
-		}
-	}()
-	return f()
+	var boot, monotonic unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &monotonic) == nil && unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) == nil {
+		p.slept = time.Duration(boot.Nano() - monotonic.Nano())
+	}
+	return p
 }
 
 // sendTo sends a datagram to the socket at a path, or fails at once.

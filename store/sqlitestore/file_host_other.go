@@ -18,14 +18,13 @@ func flock(*os.File) error                   { return errors.ErrUnsupported }
 func funlock(*os.File)                       {}
 func socketPath(_ *os.File, _ string) string { return "" }
 
-func checkLinks(string) error                                  { return ErrPlatform }
-func foreignDir(string, os.FileInfo) bool                      { return false }
+func checkRoot(string) error                                   { return ErrPlatform }
 func openBeside(string, os.FileInfo) (*os.File, error)         { return nil, ErrPlatform }
 func openLock(*os.File, string, os.FileInfo) (*os.File, error) { return nil, ErrPlatform }
 func checkLog(string, os.FileInfo) error                       { return ErrPlatform }
 func removeFrom(*os.File, string)                              {}
 func shareSocket(*os.File, string, os.FileInfo) error          { return ErrPlatform }
-func (s *Store) asOwner(f func() error) error                  { return f() }
+func lookAround(string) surroundings                           { return surroundings{free: -1} }
 
 func reach(*os.File, string) (string, func(), error) { return "", nil, ErrPlatform }
 func sendTo(string, []byte) error                    { return ErrPlatform }

@@ -26,8 +26,7 @@ type Store struct {
 	records
 	overrides
 
-	beside  *os.File // the directory FILE-wake
-	foreign bool     // root works in another user's directory: see asOwner
+	beside *os.File // the directory FILE-wake
 
 	turn turnstile
 	db   *sql.DB // one connection, the writer

@@ -59,7 +59,7 @@ func (m *mailbox) address(needed bool) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.conn == nil && needed && !m.deaf && !m.closed {
-		if err := m.s.asOwner(m.bind); err != nil {
+		if err := m.bind(); err != nil {
 			m.deaf = true
 		}
 		m.adjust()

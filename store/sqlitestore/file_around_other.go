@@ -1,5 +1,0 @@
-//go:build !linux
-
-package sqlitestore
-
-func lookAround(string) surroundings { return surroundings{free: -1} }

@@ -9,84 +9,109 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-type together struct {
-	*locks
-	in driver.Together
+// abilities has the methods of all optional abilities. As gives it away as one that the
+// wrapped store has; it is no driver.Locks, so that it cannot be asked for another one.
+type abilities struct {
+	*teller
+	in any // the wrapped store, as that ability
 }
 
-func (s together) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
+var _ interface {
+	driver.Together
+	driver.Downgrader
+	driver.Mover
+	driver.Renamer
+	driver.Inspector
+	driver.Records
+	driver.RecordLister
+	driver.Examiner
+	driver.Clock
+	limits.Overrider
+	limits.Lister
+} = abilities{}
+
+func (s abilities) AcquireAll(ctx context.Context, r []driver.Request) (g []driver.Grant, err error) {
+	defer s.tell(ctx, AcquireAll, len(r), time.Now(), &err)
+	return s.in.(driver.Together).AcquireAll(ctx, r)
+}
+
+func (s abilities) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (g driver.Grant, err error) {
+	defer s.tell(ctx, Downgrade, 1, time.Now(), &err)
+	return s.in.(driver.Downgrader).Downgrade(ctx, c, ttl)
+}
+
+func (s abilities) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (g driver.Grant, err error) {
+	defer s.tell(ctx, Move, 1, time.Now(), &err)
+	return s.in.(driver.Mover).Move(ctx, c, id, owner, ttl)
+}
+
+func (s abilities) Rename(ctx context.Context, c driver.Claim, owner string) (err error) {
+	defer s.tell(ctx, Rename, 1, time.Now(), &err)
+	return s.in.(driver.Renamer).Rename(ctx, c, owner)
+}
+
+func (s abilities) Inspect(ctx context.Context, key string) (info driver.KeyInfo, err error) {
+	defer s.tell(ctx, Inspect, 1, time.Now(), &err)
+	return s.in.(driver.Inspector).Inspect(ctx, key)
+}
+
+func (s abilities) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
+	return listed(ctx, s.teller, List, s.in.(driver.Inspector).List(ctx, prefix))
+}
+
+func (s abilities) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
+	defer s.tell(ctx, Break, 1, time.Now(), &err)
+	return s.in.(driver.Inspector).Break(ctx, key, grants...)
+}
+
+func (s abilities) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (r driver.Record, err error) {
+	defer s.tell(ctx, Begin, 1, time.Now(), &err)
+	return s.in.(driver.Records).BeginAttempt(ctx, a, keep)
+}
+
+func (s abilities) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (r driver.Record, err error) {
+	defer s.tell(ctx, Finish, 1, time.Now(), &err)
+	return s.in.(driver.Records).FinishAttempt(ctx, a, o, keep)
+}
+
+func (s abilities) FindRecord(ctx context.Context, key string) (r driver.Record, err error) {
+	defer s.tell(ctx, Find, 1, time.Now(), &err)
+	return s.in.(driver.Records).FindRecord(ctx, key)
+}
+
+func (s abilities) ForgetRecord(ctx context.Context, key string) (err error) {
+	defer s.tell(ctx, Forget, 1, time.Now(), &err)
+	return s.in.(driver.Records).ForgetRecord(ctx, key)
+}
+
+func (s abilities) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
+	return listed(ctx, s.teller, Records, s.in.(driver.RecordLister).ListRecords(ctx, prefix))
+}
+
+func (s abilities) Examine(ctx context.Context) (found []driver.Finding, err error) {
+	defer s.tell(ctx, Examine, 0, time.Now(), &err)
+	return s.in.(driver.Examiner).Examine(ctx)
+}
+
+func (s abilities) ServerTime(ctx context.Context) (at time.Time, err error) {
+	defer s.tell(ctx, Time, 0, time.Now(), &err)
+	return s.in.(driver.Clock).ServerTime(ctx)
+}
+
+func (s abilities) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) (err error) {
+	defer s.tell(ctx, Override, 1, time.Now(), &err)
+	return s.in.(limits.Overrider).SetOverride(ctx, o, keep)
+}
+
+func (s abilities) Overrides(ctx context.Context) ([]limits.Override, error) {
 	sent := time.Now()
-	all, err := s.in.AcquireAll(ctx, r)
-	s.tell(ctx, AcquireAll, len(r), sent, err)
+	all, err := s.in.(limits.Overrider).Overrides(ctx)
+	s.tell(ctx, Overrides, len(all), sent, &err)
 	return all, err
 }
 
-type downgrader struct {
-	*locks
-	in driver.Downgrader
-}
-
-func (s downgrader) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
-	sent := time.Now()
-	g, err := s.in.Downgrade(ctx, c, ttl)
-	s.tell(ctx, Downgrade, 1, sent, err)
-	return g, err
-}
-
-type mover struct {
-	*locks
-	in driver.Mover
-}
-
-func (s mover) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
-	sent := time.Now()
-	g, err := s.in.Move(ctx, c, id, owner, ttl)
-	s.tell(ctx, Move, 1, sent, err)
-	return g, err
-}
-
-type inspector struct {
-	*locks
-	in driver.Inspector
-}
-
-func (s inspector) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
-	sent := time.Now()
-	info, err := s.in.Inspect(ctx, key)
-	s.tell(ctx, Inspect, 1, sent, err)
-	return info, err
-}
-
-func (s inspector) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
-	return listed(ctx, s.teller, List, s.in.List(ctx, prefix))
-}
-
-func (s inspector) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
-	sent := time.Now()
-	ended, err = s.in.Break(ctx, key, grants...)
-	s.tell(ctx, Break, 1, sent, err)
-	return ended, err
-}
-
-type renamer struct {
-	*locks
-	in driver.Renamer
-}
-
-func (s renamer) Rename(ctx context.Context, c driver.Claim, owner string) error {
-	sent := time.Now()
-	err := s.in.Rename(ctx, c, owner)
-	s.tell(ctx, Rename, 1, sent, err)
-	return err
-}
-
-type lister struct {
-	*locks
-	in driver.RecordLister
-}
-
-func (s lister) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return listed(ctx, s.teller, Records, s.in.ListRecords(ctx, prefix))
+func (s abilities) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
+	return listed(ctx, s.teller, States, s.in.(limits.Lister).ListStates(ctx, prefix, after))
 }
 
 // listed reports a list when the loop over it ends.
@@ -94,7 +119,7 @@ func listed[T any](ctx context.Context, to *teller, operation string, all iter.S
 	return func(yield func(T, error) bool) {
 		sent, n := time.Now(), 0
 		var failed error
-		defer func() { to.tell(ctx, operation, n, sent, failed) }() // also if the body of the loop panics
+		defer func() { to.tell(ctx, operation, n, sent, &failed) }() // also if the body of the loop panics
 		for one, err := range all {
 			if failed = err; err == nil {
 				n++
@@ -109,99 +134,23 @@ func listed[T any](ctx context.Context, to *teller, operation string, all iter.S
 	}
 }
 
-type records struct {
+// closing and limited are driver.Locks as well, so each has one ability: As gives the
+// others.
+type closing struct {
 	*locks
-	in driver.Records
+	store driver.Store
 }
 
-func (s records) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	sent := time.Now()
-	r, err := s.in.BeginAttempt(ctx, a, keep)
-	s.tell(ctx, Begin, 1, sent, err)
-	return r, err
-}
+func (s closing) Close() error { return s.store.Close() }
 
-func (s records) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	sent := time.Now()
-	r, err := s.in.FinishAttempt(ctx, a, o, keep)
-	s.tell(ctx, Finish, 1, sent, err)
-	return r, err
-}
-
-func (s records) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	sent := time.Now()
-	r, err := s.in.FindRecord(ctx, key)
-	s.tell(ctx, Find, 1, sent, err)
-	return r, err
-}
-
-func (s records) ForgetRecord(ctx context.Context, key string) error {
-	sent := time.Now()
-	err := s.in.ForgetRecord(ctx, key)
-	s.tell(ctx, Forget, 1, sent, err)
-	return err
-}
-
-type examiner struct {
-	*locks
-	in driver.Examiner
-}
-
-func (s examiner) Examine(ctx context.Context) ([]driver.Finding, error) {
-	sent := time.Now()
-	found, err := s.in.Examine(ctx)
-	s.tell(ctx, Examine, 0, sent, err)
-	return found, err
-}
-
-type clock struct {
-	*locks
-	in driver.Clock
-}
-
-func (s clock) ServerTime(ctx context.Context) (time.Time, error) {
-	sent := time.Now()
-	t, err := s.in.ServerTime(ctx)
-	s.tell(ctx, Time, 0, sent, err)
-	return t, err
-}
-
-// limited is a store for limits that is one for locks, too.
 type limited struct {
 	*locks
 	in limits.Store
 }
 
-func (s limited) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
-	return s.take(ctx, s.in, r)
-}
-
-type overrider struct {
-	*teller
-	in limits.Overrider
-}
-
-func (s overrider) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
-	sent := time.Now()
-	err := s.in.SetOverride(ctx, o, keep)
-	s.tell(ctx, Override, 1, sent, err)
-	return err
-}
-
-func (s overrider) Overrides(ctx context.Context) ([]limits.Override, error) {
-	sent := time.Now()
-	all, err := s.in.Overrides(ctx)
-	s.tell(ctx, Overrides, len(all), sent, err)
-	return all, err
-}
-
-type stateLister struct {
-	*teller
-	in limits.Lister
-}
-
-func (s stateLister) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
-	return listed(ctx, s.teller, States, s.in.ListStates(ctx, prefix, after))
+func (s limited) Take(ctx context.Context, r limits.Request) (taken limits.Taken, err error) {
+	defer s.tell(ctx, Take, len(r.Takes), time.Now(), &err)
+	return s.in.Take(ctx, r)
 }
 
 // limitsAlone is a store for limits only.
@@ -210,31 +159,33 @@ type limitsAlone struct {
 	in limits.Store
 }
 
+func (s limitsAlone) Take(ctx context.Context, r limits.Request) (taken limits.Taken, err error) {
+	defer s.tell(ctx, Take, len(r.Takes), time.Now(), &err)
+	return s.in.Take(ctx, r)
+}
+
 // As gives the abilities that make requests, if the wrapped store has them.
 func (s limitsAlone) As(target any) bool {
-	found := false
 	switch t := target.(type) {
 	case *limits.Lister:
-		var in limits.Lister
-		if in, found = limits.ListerOf(s.in); found {
-			*t = stateLister{s.teller, in}
-		}
+		in, ok := limits.ListerOf(s.in)
+		return give(s.teller, t, in, ok)
 	case *limits.Overrider:
-		var in limits.Overrider
-		if in, found = limits.OverriderOf(s.in); found {
-			*t = overrider{s.teller, in}
-		}
+		in, ok := limits.OverriderOf(s.in)
+		return give(s.teller, t, in, ok)
 	}
-	return found
+	return false
 }
 
-func (s limitsAlone) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
-	return s.take(ctx, s.in, r)
+// ask gives the ability T to target, if l has it.
+func ask[T any](t *teller, l driver.Locks, target *T) bool {
+	in, ok := driver.As[T](l)
+	return give(t, target, in, ok)
 }
 
-func (t *teller) take(ctx context.Context, in limits.Store, r limits.Request) (limits.Taken, error) {
-	sent := time.Now()
-	taken, err := in.Take(ctx, r)
-	t.tell(ctx, Take, len(r.Takes), sent, err)
-	return taken, err
+func give[T any](t *teller, target *T, in T, ok bool) bool {
+	if ok {
+		*target = any(abilities{t, in}).(T)
+	}
+	return ok
 }

@@ -137,44 +137,38 @@ type teller struct {
 	told  func(context.Context, RequestEvent)
 }
 
-func (t *teller) tell(ctx context.Context, operation string, claims int, sent time.Time, err error) {
+func (t *teller) tell(ctx context.Context, operation string, claims int, sent time.Time, err *error) {
 	t.told(ctx, RequestEvent{
-		Store: t.store, Operation: operation, Claims: claims, Took: time.Since(sent), Err: err, Class: Class(err),
+		Store: t.store, Operation: operation, Claims: claims, Took: time.Since(sent), Err: *err, Class: Class(*err),
 	})
 }
 
-// locks is what all wrapped stores have. Each optional ability is a type of its own
-// that has it, too, because the wrapped store may lack the ability.
+// locks is what all wrapped stores have.
 type locks struct {
 	*teller
 	inner driver.Locks
 }
 
-func (s *locks) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	sent := time.Now()
-	g, err := s.inner.Acquire(ctx, r)
-	s.tell(ctx, Acquire, 1, sent, err)
-	return g, err
+func (s *locks) Acquire(ctx context.Context, r driver.Request) (g driver.Grant, err error) {
+	defer s.tell(ctx, Acquire, 1, time.Now(), &err)
+	return s.inner.Acquire(ctx, r)
 }
 
 func (s *locks) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	sent := time.Now()
-	answers := s.inner.Renew(ctx, claims, ttl)
 	var err error
+	defer s.tell(ctx, Renew, len(claims), time.Now(), &err)
+	answers := s.inner.Renew(ctx, claims, ttl)
 	for i := range answers {
 		if err = answers[i].Err; err != nil {
 			break
 		}
 	}
-	s.tell(ctx, Renew, len(claims), sent, err)
 	return answers
 }
 
-func (s *locks) Release(ctx context.Context, c driver.Claim) error {
-	sent := time.Now()
-	err := s.inner.Release(ctx, c)
-	s.tell(ctx, Release, 1, sent, err)
-	return err
+func (s *locks) Release(ctx context.Context, c driver.Claim) (err error) {
+	defer s.tell(ctx, Release, 1, time.Now(), &err)
+	return s.inner.Release(ctx, c)
 }
 
 func (s *locks) Traits() driver.Traits { return s.inner.Traits() }
@@ -186,46 +180,39 @@ func (s *locks) Unwrap() driver.Locks { return s.inner }
 func (s *locks) As(target any) bool {
 	switch target := target.(type) {
 	case *driver.Store:
-		return give(s, target, func(in driver.Store) driver.Store { return closing{s, in} })
-	case *driver.Together:
-		return give(s, target, func(in driver.Together) driver.Together { return together{s, in} })
-	case *driver.Downgrader:
-		return give(s, target, func(in driver.Downgrader) driver.Downgrader { return downgrader{s, in} })
-	case *driver.Mover:
-		return give(s, target, func(in driver.Mover) driver.Mover { return mover{s, in} })
-	case *driver.Renamer:
-		return give(s, target, func(in driver.Renamer) driver.Renamer { return renamer{s, in} })
-	case *driver.RecordLister:
-		return give(s, target, func(in driver.RecordLister) driver.RecordLister { return lister{s, in} })
-	case *driver.Inspector:
-		return give(s, target, func(in driver.Inspector) driver.Inspector { return inspector{s, in} })
-	case *driver.Records:
-		return give(s, target, func(in driver.Records) driver.Records { return records{s, in} })
-	case *driver.Examiner:
-		return give(s, target, func(in driver.Examiner) driver.Examiner { return examiner{s, in} })
-	case *driver.Clock:
-		return give(s, target, func(in driver.Clock) driver.Clock { return clock{s, in} })
+		in, ok := driver.As[driver.Store](s.inner)
+		if ok {
+			*target = closing{s, in}
+		}
+		return ok
 	case *limits.Store:
-		return give(s, target, func(in limits.Store) limits.Store { return limited{s, in} })
+		in, ok := driver.As[limits.Store](s.inner)
+		if ok {
+			*target = limited{s, in}
+		}
+		return ok
+	case *driver.Together:
+		return ask(s.teller, s.inner, target)
+	case *driver.Downgrader:
+		return ask(s.teller, s.inner, target)
+	case *driver.Mover:
+		return ask(s.teller, s.inner, target)
+	case *driver.Renamer:
+		return ask(s.teller, s.inner, target)
+	case *driver.RecordLister:
+		return ask(s.teller, s.inner, target)
+	case *driver.Inspector:
+		return ask(s.teller, s.inner, target)
+	case *driver.Records:
+		return ask(s.teller, s.inner, target)
+	case *driver.Examiner:
+		return ask(s.teller, s.inner, target)
+	case *driver.Clock:
+		return ask(s.teller, s.inner, target)
 	case *limits.Overrider:
-		return give(s, target, func(in limits.Overrider) limits.Overrider { return overrider{s.teller, in} })
+		return ask(s.teller, s.inner, target)
 	case *limits.Lister:
-		return give(s, target, func(in limits.Lister) limits.Lister { return stateLister{s.teller, in} })
+		return ask(s.teller, s.inner, target)
 	}
 	return false
 }
-
-func give[T any](s *locks, target *T, wrapped func(inner T) T) bool {
-	inner, ok := driver.As[T](s.inner)
-	if ok {
-		*target = wrapped(inner)
-	}
-	return ok
-}
-
-type closing struct {
-	*locks
-	store driver.Store
-}
-
-func (s closing) Close() error { return s.store.Close() }

@@ -242,6 +242,13 @@ func TestNothingIsInvented(t *testing.T) {
 	if err := store.Release(t.Context(), driver.Claim{}); err != gone {
 		t.Error(err)
 	}
+	both, _ := driver.As[limits.Store](observe.Locks(struct {
+		bare
+		bareLimits
+	}{}, told.events()))
+	if _, ok := limits.OverriderOf(both); ok {
+		t.Error("a store for locks and limits keeps overrides")
+	}
 	limiter := observe.Limits(bareLimits{gone}, told.events())
 	if _, ok := limiter.(driver.Locks); ok {
 		t.Error("a store for limits alone became one for locks")

@@ -144,7 +144,7 @@ func migrateByWhoMayNot(ctx context.Context, t *testing.T, addr string) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	for _, text := range []string{"DROP TABLE baton_record", "CREATE USER worker", "GRANT SELECT,INSERT,UPDATE,DELETE ON baton.* TO worker"} {
+	for _, text := range []string{"DROP TABLE baton_kept", "CREATE USER worker", "GRANT SELECT,INSERT,UPDATE,DELETE ON baton.* TO worker"} {
 		if _, err := db.ExecContext(ctx, text); err != nil {
 			t.Fatal(err)
 		}

@@ -193,10 +193,11 @@ func hostile(t *testing.T) (url string, keys []string) {
 	defer db.Close()
 	for _, q := range []string{
 		"UPDATE baton_lock SET owner = ?", "UPDATE baton_claim SET owner = ?",
-		`UPDATE baton_kept SET text = CAST('{"state":"succeeded","token":"7","owner":' || json_quote(?1) || '}' || char(10) || ?1 AS BLOB) WHERE folder = 'records'`,
+		`UPDATE baton_kept SET text = CAST('{"state":"succeeded","token":"7","owner":' || json_quote(?1) || '}' || char(10) || ?1 AS BLOB) WHERE CAST(k AS TEXT) LIKE 'records/%'`,
 		"UPDATE baton_lock SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_claim SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
-		"UPDATE baton_kept SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
+		"UPDATE baton_kept SET k = CAST('records/' || ? AS BLOB) WHERE k = CAST('records/replaced' AS BLOB)",
+		"UPDATE baton_kept SET k = CAST('overrides/' || ? AS BLOB) WHERE k = CAST('overrides/replaced' AS BLOB)",
 		"UPDATE baton_limit SET state = ? WHERE k = CAST('replaced' AS BLOB)",
 		"UPDATE baton_limit SET k = CAST(? AS BLOB) WHERE k = CAST('replaced' AS BLOB)",
 	} {

@@ -20,6 +20,12 @@ const (
 	OverridesFolder Folder = "overrides"
 )
 
+// Name is the name of a key where one table has all folders: "records/job".
+func (f Folder) Name(key string) string { return string(f) + "/" + key }
+
+// Key is the reverse of Name.
+func (f Folder) Key(name []byte) string { return string(name[min(len(f)+1, len(name)):]) }
+
 // Cut is how many bytes of a text List returns at least: enough for an override, for the
 // first line of a record, and for how an attempt has failed.
 const Cut = 8 << 10
@@ -53,11 +59,11 @@ type Texts struct {
 }
 
 // Page is how many texts a store reads at once that reads pages: all overrides, which every
-// process lists all the time, and so many records that those with long failures fit into a
-// megabyte.
+// process lists all the time, and so many records that a store which does not cut them can
+// answer with the longest.
 func Page(f Folder) int {
 	if f == OverridesFolder {
 		return 2 * limits.MaxOverrides // that many, if several are set at the same moment
 	}
-	return 100
+	return 50
 }

@@ -36,8 +36,8 @@ func (s *Store) sweep() {
 			// What fails is tried again, from the page that failed.
 			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
 			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.changed.Swap(0)), s.sweepLimits)
-			if early || s.recorded.Load() {
-				s.sweepRecords(s.life)
+			if early || s.kept.Load() {
+				s.sweepTexts(s.life)
 			}
 		}
 	}

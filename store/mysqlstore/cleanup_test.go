@@ -17,13 +17,13 @@ func TestCommandsSweep(t *testing.T) {
 	for _, fill := range []string{
 		"INSERT INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) SELECT CONCAT('key',LPAD(seq,3,'0')),1,0,1,1<<40,'i','o','2020-01-01','2020-01-01'",
 		"INSERT INTO baton_limit (k,state,ends) SELECT CONCAT('key',LPAD(seq,3,'0')),'3 1 0 1 1 1','2020-01-01'",
-		"INSERT INTO baton_record (k,state,token,owner,attempts,began,until) SELECT CONCAT('key',LPAD(seq,3,'0')),'begun',1,'o',1,'2020-01-01','2020-01-01'",
+		"INSERT INTO baton_kept (k,text,until) SELECT CONCAT('key',LPAD(seq,3,'0')),'','2020-01-01'",
 		"INSERT INTO baton_limit_id (k,id,at,wait,ends) SELECT CONCAT('key',LPAD(seq,3,'0')),'i',1,0,'2020-01-01'",
 	} {
 		d.exec(t, fill+" FROM "+numbers(others))
 	}
 	left := func() (n int) {
-		if err := d.plain.QueryRow("SELECT (SELECT COUNT(*) FROM baton_lock)+(SELECT COUNT(*) FROM baton_limit)+(SELECT COUNT(*) FROM baton_limit_id)+(SELECT COUNT(*) FROM baton_record)").Scan(&n); err != nil {
+		if err := d.plain.QueryRow("SELECT (SELECT COUNT(*) FROM baton_lock)+(SELECT COUNT(*) FROM baton_limit)+(SELECT COUNT(*) FROM baton_limit_id)+(SELECT COUNT(*) FROM baton_kept)").Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n

@@ -1,4 +1,4 @@
-// Package mysqlstore keeps locks, rate limits and records of operations in six tables
+// Package mysqlstore keeps locks, rate limits and records of operations in five tables
 // of a MySQL or MariaDB database. It is tested on MariaDB 10.11, and on no MySQL.
 //
 // # What it promises
@@ -23,8 +23,8 @@
 // holder, if it was granted without queueing. The table baton_claim has the waiters, the
 // holders that were granted out of the queue, and shared holders. baton_limit and
 // baton_limit_id have what was taken of limits and the requests that may be repeated,
-// baton_record the operations that were begun, baton_override the limits that are
-// overridden. schema.sql says how to read them.
+// baton_kept the operations that were begun and the limits that are overridden.
+// schema.sql says how to read them.
 //
 // # What it does not
 //

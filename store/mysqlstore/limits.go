@@ -318,7 +318,7 @@ func (s *Store) sweepSomeIDs(ctx context.Context, n int) (found int, err error) 
 	}
 	var second []statement
 	if old.text != nil {
-		// For the index and the condition see sweepSomeRecords.
+		// For the index and the condition see sweepSomeTexts.
 		second = append(second, exec("DELETE i FROM baton_limit_id i FORCE INDEX (PRIMARY) WHERE (k,id) IN ("+old.String()+") AND ends<=UTC_TIMESTAMP(6)"))
 	}
 	if err := ses.run(ctx, append(second, exec(toCommit), exec(restore))...); err != nil {

@@ -16,7 +16,7 @@ var _ limits.Lister = (*Store)(nil)
 // ListStates implements limits.Lister.
 func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
 	return sqlstore.PagesAfter(after, func(after string) (page []limits.State, last string, err error) {
-		where, any := spanOf(prefix, after)
+		where, any := spanOf(prefix, after, check.MaxKey)
 		if !any {
 			return nil, "", nil
 		}
@@ -47,15 +47,15 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 	})
 }
 
-// spanOf is the condition of the keys that begin with prefix and come after the given
-// one. any is false if there can be none.
-func spanOf(prefix, after string) (where string, any bool) {
+// spanOf is the condition of the keys, of at most so many bytes, that begin with prefix and
+// come after the given one. any is false if there can be none.
+func spanOf(prefix, after string, most int) (where string, any bool) {
 	// The server compares well with a text that is as long as the column at most, so
 	// one more byte cannot mean what comes after a key.
-	if len(prefix) > check.MaxKey {
+	if len(prefix) > most {
 		return "", false
 	}
-	after = after[:min(len(after), check.MaxKey)] // no key is between the two
+	after = after[:min(len(after), most)] // no key is between the two
 	where = "k>=" + literal(prefix)
 	if after != "" && after >= prefix {
 		where = "k>" + literal(after)

@@ -41,7 +41,7 @@ func limitHarness(all *testing.T, open func(t drivertest.T, d *database) *Store)
 		Open: func(t drivertest.T, n int) []limits.Store {
 			d := get()
 			t.Cleanup(func() { // after the stores were closed
-				for _, table := range []string{"baton_limit", "baton_limit_id", "baton_override"} {
+				for _, table := range []string{"baton_limit", "baton_limit_id", "baton_kept"} {
 					if _, err := d.plain.Exec("DELETE FROM " + table); err != nil {
 						return
 					}

@@ -108,8 +108,8 @@ func TestClockSetBackWhileTheSweepWaits(t *testing.T) {
 		sweep         func() error
 	}{
 		{
-			"baton_record", "(k,state,token,owner,attempts,began,until) VALUES ('%s','begun',7,'me',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
-			func() error { _, err := s.sweepSomeRecords(context.Background()); return err },
+			"baton_kept", "(k,text,until) VALUES ('%s','',UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",
+			func() error { _, err := s.sweepSomeTexts(context.Background()); return err },
 		},
 		{
 			"baton_limit_id", "(k,id,at,wait,ends) VALUES ('%s','id',0,0,UTC_TIMESTAMP(6)+INTERVAL %d MINUTE)",

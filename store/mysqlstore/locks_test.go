@@ -449,13 +449,13 @@ func TestSweepWaitsForNoTransaction(t *testing.T) {
 	d := shared(t)
 	s := d.openWith(t, patient)
 	for i := range 10 {
-		d.exec(t, "INSERT INTO baton_record (k,state,token,owner,attempts,began,until) VALUES (?,'begun',7,'me',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6))", fmt.Sprint("k", i))
+		d.exec(t, "INSERT INTO baton_kept (k,text,until) VALUES (?,'',UTC_TIMESTAMP(6))", fmt.Sprint("k", i))
 		d.exec(t, "INSERT INTO baton_limit_id (k,id,at,wait,ends) VALUES (?,'id',0,0,UTC_TIMESTAMP(6))", fmt.Sprint("k", i))
 	}
-	records, ids := lockRow(t, d, "baton_record", "k3"), lockRow(t, d, "baton_limit_id", "k3")
+	records, ids := lockRow(t, d, "baton_kept", "k3"), lockRow(t, d, "baton_limit_id", "k3")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	if _, err := s.sweepSomeRecords(ctx); err != nil {
+	if _, err := s.sweepSomeTexts(ctx); err != nil {
 		t.Errorf("records: %v", err)
 	}
 	if err := s.sweepIDs(ctx, 10); err != nil {
@@ -463,7 +463,7 @@ func TestSweepWaitsForNoTransaction(t *testing.T) {
 	}
 	commit(t, records)
 	commit(t, ids)
-	for _, table := range []string{"baton_record", "baton_limit_id"} {
+	for _, table := range []string{"baton_kept", "baton_limit_id"} {
 		var left string
 		if err := d.plain.QueryRow("SELECT GROUP_CONCAT(k) FROM " + table).Scan(&left); err != nil || left != "k3" {
 			t.Errorf("%s: %q is left, %v", table, left, err)

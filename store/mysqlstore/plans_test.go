@@ -28,8 +28,7 @@ var meantScans = map[string]string{
 	"FROM baton_lock FORCE INDEX (PRIMARY) WHERE k>":                 "the sweep reads a page, from where it ended",
 	"FROM baton_limit FORCE INDEX (PRIMARY) WHERE k>":                "the sweep of limits reads a page",
 	"FROM baton_limit_id WHERE ends<=UTC_TIMESTAMP(6) ORDER BY ends": "it reads as many of those that are over as it removes",
-	"FROM baton_record WHERE until<=UTC_TIMESTAMP(6) ORDER BY until": "so does that of records",
-	"FROM baton_record WHERE k>":                                     "a person lists all records: the server reads a page of them",
+	"FROM baton_kept WHERE until<=UTC_TIMESTAMP(6) ORDER BY until":   "so does that of records",
 	"FROM baton_limit WHERE k>":                                      "so does a person who lists all limits",
 	"(busy=1 OR id<>'' AND ends>UTC_TIMESTAMP(6))":                   "a person lists keys: the rows of idle ones are between them",
 }
@@ -46,11 +45,11 @@ func TestNoStatementScans(t *testing.T) {
 		"INSERT INTO baton_claim (k,seq,id,owner,weight,cap,held,ttl,since,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),seq,'i','o',1,1<<40,1,1000000,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL 1 DAY",
 		"INSERT INTO baton_limit (k,state,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'3 4000000000000000 0 1 1 1',UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 		"INSERT INTO baton_limit_id (k,id,at,wait,ends) SELECT CONCAT('row',LPAD(seq,7,'0')),'i',1,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
-		"INSERT INTO baton_record (k,state,token,owner,attempts,began,until) SELECT CONCAT('row',LPAD(seq,7,'0')),'begun',1,'o',1,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
+		"INSERT INTO baton_kept (k,text,until) SELECT CONCAT('records/row',LPAD(seq,7,'0')),'{\"state\":\"begun\",\"token\":\"1\"}',UTC_TIMESTAMP(6)+INTERVAL 1 DAY-INTERVAL seq%2*2 DAY",
 	} {
 		d.exec(t, fill+" FROM "+numbers(crowded))
 	}
-	d.exec(t, "INSERT INTO baton_override (k,n,period,burst,until) SELECT CONCAT('row',LPAD(seq,7,'0')),1,0,0,UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM "+
+	d.exec(t, "INSERT INTO baton_kept (k,text,until) SELECT CONCAT('overrides/row',LPAD(seq,7,'0')),'{\"n\":1,\"period\":\"0s\",\"until\":\"2100-01-01T00:00:00Z\"}',UTC_TIMESTAMP(6)+INTERVAL 1 DAY FROM "+
 		numbers(limits.MaxOverrides-10)) // there are never more
 	for _, table := range tables {
 		rows, err := d.plain.Query("ANALYZE TABLE " + table)
@@ -368,7 +367,7 @@ func doEverything(t *testing.T, d *database, s *Store) {
 	if _, err := s.sweepLimits(ctx, "row", 10); err != nil {
 		t.Error(err)
 	}
-	if n, err := s.sweepSomeRecords(ctx); err != nil || n == 0 {
+	if n, err := s.sweepSomeTexts(ctx); err != nil || n == 0 {
 		t.Errorf("%d records were swept, %v", n, err)
 	}
 }

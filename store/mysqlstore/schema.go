@@ -56,15 +56,11 @@ var columns = map[string]string{
 	"baton_limit.k": "varbinary(512)", "baton_limit.state": "mediumtext", "baton_limit.ends": "datetime(6)",
 	"baton_limit_id.k": "varbinary(512)", "baton_limit_id.id": "varbinary(64)", "baton_limit_id.at": "bigint",
 	"baton_limit_id.wait": "bigint", "baton_limit_id.ends": "datetime(6)",
-	"baton_record.k": "varbinary(512)", "baton_record.state": "varchar(9)", "baton_record.token": "bigint",
-	"baton_record.owner": "varbinary(128)", "baton_record.attempts": "bigint", "baton_record.began": "datetime(6)",
-	"baton_record.finished": "datetime(6)", "baton_record.until": "datetime(6)", "baton_record.result": "mediumblob",
-	"baton_override.k": "varbinary(512)", "baton_override.n": "bigint", "baton_override.period": "bigint",
-	"baton_override.burst": "bigint", "baton_override.until": "datetime(6)",
+	"baton_kept.k": "varbinary(530)", "baton_kept.text": "mediumblob", "baton_kept.until": "datetime(6)",
 }
 
 // tables are those of this package.
-var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", "baton_record", "baton_override"}
+var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", "baton_kept"}
 
 // tableList is the same in SQL.
 var tableList = "('" + strings.Join(tables, "','") + "')"

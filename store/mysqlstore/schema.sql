@@ -10,14 +10,10 @@
 --
 --   SELECT CONVERT(k USING utf8mb4) AS limit_key, state, ends FROM baton_limit WHERE ends > UTC_TIMESTAMP(6);
 --
--- And what became of operations that are to happen once:
+-- And what became of operations that are to happen once (records/), and which limits are overridden (overrides/):
 --
---   SELECT CONVERT(k USING utf8mb4) AS operation, state, CONVERT(owner USING utf8mb4) AS owner, token, attempts, began, finished, until, result
---     FROM baton_record WHERE until > UTC_TIMESTAMP(6);
---
--- And which limits are overridden, and until when:
---
---   SELECT CONVERT(k USING utf8mb4) AS limit_key, n, period, burst, until FROM baton_override WHERE until > UTC_TIMESTAMP(6);
+--   SELECT CONVERT(k USING utf8mb4) AS name, CONVERT(SUBSTRING_INDEX(text, '\n', 1) USING utf8mb4) AS text, until
+--     FROM baton_kept WHERE until > UTC_TIMESTAMP(6);
 --
 -- Keys are bytes: no collation folds their case or their spaces.
 
@@ -68,25 +64,10 @@ CREATE TABLE IF NOT EXISTS baton_limit_id (
 	KEY (ends)
 ) ENGINE = InnoDB COMMENT = 'baton requests to rate limits, schema 1';
 
-CREATE TABLE IF NOT EXISTS baton_record (
-	k        VARBINARY(512)                 NOT NULL COMMENT 'the key',
-	state    VARCHAR(9) CHARACTER SET ascii NOT NULL COMMENT 'begun, failed, succeeded or final',
-	token    BIGINT                         NOT NULL COMMENT 'of the last attempt that began',
-	owner    VARBINARY(128)                 NOT NULL COMMENT 'the name of the last attempt that began',
-	attempts BIGINT                         NOT NULL COMMENT 'how many have begun',
-	began    DATETIME(6)                    NOT NULL COMMENT 'UTC',
-	finished DATETIME(6)                             COMMENT 'when that attempt ended, UTC',
-	until    DATETIME(6)                    NOT NULL COMMENT 'when it expires, UTC',
-	result   MEDIUMBLOB                              COMMENT 'what the attempt left, or how it failed',
+CREATE TABLE IF NOT EXISTS baton_kept (
+	k     VARBINARY(530) NOT NULL COMMENT 'records/ or overrides/, and the key',
+	text  MEDIUMBLOB     NOT NULL COMMENT 'a line of JSON and, behind it, the result of the operation',
+	until DATETIME(6)    NOT NULL COMMENT 'when it expires, UTC',
 	PRIMARY KEY (k),
 	KEY (until)
-) ENGINE = InnoDB COMMENT = 'baton records of operations, schema 1';
-
-CREATE TABLE IF NOT EXISTS baton_override (
-	k      VARBINARY(512) NOT NULL COMMENT 'the key of the limit',
-	n      BIGINT         NOT NULL COMMENT 'how many are allowed',
-	period BIGINT         NOT NULL COMMENT 'in how many microseconds; 0: in the period of the limit',
-	burst  BIGINT         NOT NULL COMMENT 'of a token bucket; 0: it changes as the rate does',
-	until  DATETIME(6)    NOT NULL COMMENT 'when it ends, UTC',
-	PRIMARY KEY (k)
-) ENGINE = InnoDB COMMENT = 'baton overrides of limits, schema 1';
+) ENGINE = InnoDB COMMENT = 'baton records of operations and overrides of limits, schema 1';

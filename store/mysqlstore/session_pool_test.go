@@ -16,7 +16,7 @@ import (
 // committed and true all the same.
 func TestConnectionsThatAreLeftBehind(t *testing.T) {
 	t.Parallel()
-	const snapshot = "SELECT COUNT(*) FROM baton_lock, baton_limit, baton_record"
+	const snapshot = "SELECT COUNT(*) FROM baton_lock, baton_limit, baton_kept"
 	for how, left := range map[string][]string{
 		"autocommit is off":              {"SET autocommit=0", snapshot},
 		"autocommit is off, no snapshot": {"SET autocommit=0"},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/contended"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -19,6 +20,9 @@ import (
 // driver.Mover, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records
 // on one database. All methods are safe for concurrent use.
 type Store struct {
+	records
+	overrides
+
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
 	apart  *sql.DB // for the renewal of what is held
@@ -39,7 +43,7 @@ type Store struct {
 	used     atomic.Bool  // since the last sweep
 	early    atomic.Bool  // the first request starts a sweep at once
 	kick     chan string  // from which key
-	recorded atomic.Bool  // records were made by this process
+	kept     atomic.Bool  // texts were made by this process
 
 	warm    sync.Once
 	quit    chan struct{} // closed by Close
@@ -118,6 +122,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.quit, s.kick = make(chan struct{}), make(chan string, 1)
 	s.early.Store(s.opts.early())
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
 	s.limits = s.newLimits()
 	s.queues = make(map[string]*keyQueue)
 	s.left = sqlstore.NewAbandoned(s.opts.repeats, func(ctx context.Context, c driver.Claim) error {

@@ -36,15 +36,14 @@
 // program decides, and the transaction writes, in two round trips. It does
 // not wait for the disk: see Store.Take. The table baton_limit has a row for each key
 // of which something was taken and still counts (the view baton_limits shows them);
-// processes that decide remove some that have expired. The table baton_override
-// has a row for each limit that is overridden (the view baton_overrides shows them).
+// processes that decide remove some that have expired.
 //
-// # Records of operations
+// # Records of operations and overrides of limits
 //
-// The table baton_record has a row for each operation that was begun (the view
-// baton_records shows them). Each call is one function on the server, in one round
-// trip and, unless nothing changes, one commit that waits for the disk. Attempts
-// that begin remove expired rows.
+// The table baton_kept has a row for each operation that was begun, and for each limit that
+// is overridden (the view baton_texts shows them). A step of an operation is one function
+// on the server, in one round trip and, unless nothing changes, one commit that waits for
+// the disk. Each change removes a few expired rows.
 //
 // # What it relies on
 //

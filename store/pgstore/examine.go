@@ -33,8 +33,7 @@ type facts struct {
 	idleTimeout                         string
 	autovacuum                          string
 	unvacuumed, unlogged, denied        string // names of our tables
-	recordUnlogged, recordDenied        bool
-	overrideDenied                      bool
+	keptUnlogged, keptDenied            bool
 	connections, maxConnections         int
 	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
 	oldestTransaction                   time.Duration // of all of the database that keep old rows from being cleaned up
@@ -56,11 +55,9 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND reloptions::text ~ 'autovacuum_enabled=(false|off|no|0)'), ''),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours) AND relpersistence <> 'p'), ''),
-	coalesce((SELECT relpersistence <> 'p' FROM pg_class WHERE oid = record), false),
-	coalesce(NOT (has_table_privilege(record, 'SELECT') AND has_table_privilege(record, 'INSERT')
-		AND has_table_privilege(record, 'UPDATE') AND has_table_privilege(record, 'DELETE')), false),
-	coalesce(NOT (has_table_privilege(override, 'SELECT') AND has_table_privilege(override, 'INSERT')
-		AND has_table_privilege(override, 'UPDATE') AND has_table_privilege(override, 'DELETE')), false),
+	coalesce((SELECT relpersistence <> 'p' FROM pg_class WHERE oid = kept), false),
+	coalesce(NOT (has_table_privilege(kept, 'SELECT') AND has_table_privilege(kept, 'INSERT')
+		AND has_table_privilege(kept, 'UPDATE') AND has_table_privilege(kept, 'DELETE')), false),
 	coalesce((SELECT string_agg(relname, ' and ' ORDER BY relname) FROM pg_class WHERE oid = ANY (ours || limits)
 		AND NOT (has_table_privilege(oid, 'SELECT') AND has_table_privilege(oid, 'INSERT')
 			AND has_table_privilege(oid, 'UPDATE') AND has_table_privilege(oid, 'DELETE'))), ''),
@@ -75,7 +72,7 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		WHERE EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE relname = 'baton_lock' AND n.nspname = p.nspname) ORDER BY i)
 	FROM (SELECT array_remove(ARRAY[to_regclass('baton_lock')::oid, to_regclass('baton_claim')::oid], NULL) AS ours,
 		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
-		to_regclass('baton_record')::oid AS record, to_regclass('baton_override')::oid AS override) AS o`
+		to_regclass('baton_kept')::oid AS kept) AS o`
 
 // Examine implements driver.Examiner. Other users' sessions are seen only by
 // members of pg_read_all_stats.
@@ -91,7 +88,7 @@ func (s *Store) facts(ctx context.Context) (f facts, err error) {
 	var oldestSeconds float64
 	err = s.row(ctx, factsSQL, nil, &f.version, &f.standby, &f.readOnly, &f.fsync, &f.fullPages, &f.commit,
 		&f.isolation, &f.syncNames, &f.replicas, &f.syncReplicas, &f.idleTimeout, &f.autovacuum, &f.unvacuumed,
-		&f.unlogged, &f.recordUnlogged, &f.recordDenied, &f.overrideDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds, &f.homes)
+		&f.unlogged, &f.keptUnlogged, &f.keptDenied, &f.denied, &f.connections, &f.maxConnections, &f.idleHolders, &oldestSeconds, &f.homes)
 	if err != nil {
 		return f, err
 	}
@@ -132,15 +129,13 @@ func judge(f facts) []driver.Finding {
 	all.Say(f.fullPages != "on", "full-page-writes", unsafe, "full_page_writes = on in postgresql.conf",
 		"the server does not keep whole pages (full_page_writes = %s): a loss of power can damage the tables of the locks", f.fullPages)
 	all.Say(f.unlogged != "", "unlogged", unsafe, "ALTER TABLE … SET LOGGED", "%s is unlogged: a crash of the server empties it, and every lock with it", f.unlogged)
-	all.Say(f.recordUnlogged, "unlogged", unsafe, "ALTER TABLE baton_record SET LOGGED",
-		"baton_record is unlogged: a crash of the server empties it, and operations that have happened happen again")
+	all.Say(f.keptUnlogged, "unlogged", unsafe, "ALTER TABLE baton_kept SET LOGGED",
+		"baton_kept is unlogged: a crash of the server empties it, and operations that have happened happen again")
 
 	all.Say(f.denied != "", "privileges", unsafe, "GRANT SELECT, INSERT, UPDATE, DELETE ON "+strings.ReplaceAll(f.denied, " and ", ", ")+" TO …",
 		"this user may not read and write %s", f.denied)
-	all.Say(f.recordDenied && f.denied == "", "privileges-records", note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_record TO …",
-		"this user may not read and write baton_record, so that operations that are to happen once cannot be recorded")
-	all.Say(f.overrideDenied && f.denied == "", "privileges-overrides", note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_override TO …",
-		"this user may not read and write baton_override, so that overrides of limits are not obeyed")
+	all.Say(f.keptDenied && f.denied == "", "privileges-records", note, "GRANT SELECT, INSERT, UPDATE, DELETE ON baton_kept TO …",
+		"this user may not read and write baton_kept, so that operations that are to happen once cannot be recorded, and overrides of limits are not obeyed")
 
 	asynchronous, waits := f.replicas > 0 && f.syncReplicas == 0, f.commit != "local" && f.commit != "off"
 	all.Say(asynchronous, "asynchronous-standby", unsafe, "set synchronous_standby_names, or check tokens where it matters",

@@ -217,10 +217,9 @@ func TestExamineRightsOfRecordsAndOverrides(t *testing.T) {
 	}
 	defer s.Close()
 	for _, planted := range []struct{ sql, want string }{
-		{`REVOKE INSERT ON baton_record FROM worker`, "privileges-records"},
-		{`GRANT INSERT ON baton_record TO worker; REVOKE UPDATE ON baton_override FROM worker`, "privileges-overrides"},
-		{`GRANT UPDATE ON baton_override TO worker`, ""},
-		{`ALTER TABLE baton_record SET UNLOGGED`, "unlogged"},
+		{`REVOKE INSERT ON baton_kept FROM worker`, "privileges-records"},
+		{`GRANT INSERT ON baton_kept TO worker`, ""},
+		{`ALTER TABLE baton_kept SET UNLOGGED`, "unlogged"},
 	} {
 		for sql := range strings.SplitSeq(planted.sql, ";") {
 			exec(t, owner, sql)

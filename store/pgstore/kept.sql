@@ -1,174 +1,64 @@
--- The table and functions of records of operations that are to happen once.
+-- The table and function of records of operations and overrides of limits.
 --
--- baton_record has one row for each operation that was begun. From until on it is
--- as if the row were not there. The view baton_records shows keys as text.
+-- baton_kept has a row for each operation that was begun, and for each override: a line of
+-- JSON and, behind it, the result of the operation. From until on it is as if the row were
+-- not there. The view baton_texts shows keys and lines as text.
 
-CREATE TABLE IF NOT EXISTS baton_record (
-	key      bytea PRIMARY KEY,
-	state    text        NOT NULL, -- begun, failed (another attempt may begin), succeeded or final
-	token    bigint      NOT NULL, -- of the last attempt that began
-	owner    text        NOT NULL, -- of the last attempt that began
-	attempts bigint      NOT NULL, -- how many have begun
-	began    timestamptz NOT NULL,
-	finished timestamptz,          -- when that attempt ended
-	until    timestamptz NOT NULL,
-	result   bytea                 -- what it left, or how it failed
+CREATE TABLE IF NOT EXISTS baton_kept (
+	key   bytea PRIMARY KEY,    -- records/ or overrides/, and the key
+	text  bytea       NOT NULL,
+	until timestamptz NOT NULL
 );
 
-CREATE INDEX IF NOT EXISTS baton_record_until ON baton_record (until);
+CREATE INDEX IF NOT EXISTS baton_kept_until ON baton_kept (until);
 
-CREATE OR REPLACE VIEW baton_records AS
-	SELECT convert_from(key, 'UTF8') AS key, state, owner, token, attempts, began, finished, until, result
-	FROM baton_record WHERE until > clock_timestamp();
+CREATE OR REPLACE VIEW baton_texts AS
+	SELECT convert_from(key, 'UTF8') AS key, until,
+		convert_from(substring(text FROM 1 FOR coalesce(nullif(position(decode('0a', 'hex') IN text), 0), length(text) + 1) - 1), 'UTF8') AS text
+	FROM baton_kept WHERE until > clock_timestamp();
 
--- The functions answer with how it ended (0 there is no such record, or the
--- attempt is superseded; 1 done), the row as it is then, and for how many
--- microseconds more it is kept. A change is on the disk before it is answered or
--- visible to other transactions. A call that changes nothing does not wait for the disk.
-
--- baton_record_rest_1 comes last: it says for how long a row is still kept, and makes
--- the commit wait for the disk if the transaction changed something.
-CREATE OR REPLACE FUNCTION baton_record_rest_1(_changed boolean, _until timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
-BEGIN
-	IF _changed THEN
-		PERFORM baton_durable_1();
-	ELSE
-		PERFORM set_config('synchronous_commit', 'off', true);
-	END IF;
-	RETURN extract(epoch FROM _until - clock_timestamp()) * 1000000;
-END $$;
-
-CREATE OR REPLACE FUNCTION baton_record_begin_1(
-	_key bytea, _token bigint, _owner text, _keep bigint, OUT how int, OUT r baton_record, OUT rest bigint
+-- baton_swap_1 makes _next the text of a key for _keep microseconds if its text is _old, and
+-- removes it if _next is empty. An empty _old says that there is none. It answers with
+-- whether it did or, if not, what is there and for how many microseconds more. A change
+-- is on the disk before it is answered or visible to other transactions. A call
+-- that changes nothing does not wait for the disk.
+CREATE OR REPLACE FUNCTION baton_swap_1(
+	_key bytea, _old bytea, _next bytea, _keep bigint, OUT swapped boolean, OUT there bytea, OUT rest bigint
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-	keep_ CONSTANT interval := _keep * interval '1 microsecond';
-	now_    timestamptz;
-	changed boolean := true;
+	r    baton_kept;
+	now_ timestamptz;
 BEGIN
 	PERFORM baton_begin_1();
-	how := 1;
-	LOOP
-		INSERT INTO baton_record AS b (key, state, token, owner, attempts, began, until)
-			VALUES (_key, 'begun', _token, _owner, 1, clock_timestamp(), clock_timestamp() + keep_)
-			ON CONFLICT (key) DO NOTHING RETURNING b.* INTO r;
-		EXIT WHEN FOUND;
-		SELECT b.* INTO r FROM baton_record b WHERE b.key = _key FOR UPDATE;
-		CONTINUE WHEN NOT FOUND; -- another transaction has removed it
+	swapped := false;
+	WHILE NOT swapped LOOP
+		SELECT b.* INTO r FROM baton_kept b WHERE b.key = _key FOR UPDATE;
 		now_ := clock_timestamp(); -- after the wait for the lock
-		IF r.until <= now_ THEN
-			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = 1, began = now_, finished = NULL,
-				until = now_ + keep_, result = NULL WHERE b.key = _key RETURNING b.* INTO r;
-		ELSIF r.state IN ('succeeded', 'final') THEN
-			changed := false;
-		ELSIF _token < r.token THEN
-			how := 0; changed := false;
-		ELSIF _token = r.token THEN
-			UPDATE baton_record b SET until = now_ + keep_ WHERE b.key = _key RETURNING b.* INTO r;
+		there := CASE WHEN r.until > now_ THEN r.text ELSE '' END;
+		IF there <> _old THEN
+			rest := extract(epoch FROM r.until - now_) * 1000000;
+			PERFORM set_config('synchronous_commit', 'off', true);
+			RETURN;
+		END IF;
+		IF _next = '' THEN
+			DELETE FROM baton_kept b WHERE b.key = _key;
+			swapped := true;
+		ELSIF r.key IS NULL THEN
+			INSERT INTO baton_kept AS b (key, text, until) VALUES (_key, _next, now_ + _keep * interval '1 microsecond')
+				ON CONFLICT (key) DO NOTHING;
+			swapped := FOUND; -- or another transaction was faster
 		ELSE
-			UPDATE baton_record b SET state = 'begun', token = _token, owner = _owner, attempts = b.attempts + 1, began = now_,
-				finished = NULL, until = now_ + keep_, result = NULL WHERE b.key = _key RETURNING b.* INTO r;
+			UPDATE baton_kept b SET text = _next, until = now_ + _keep * interval '1 microsecond' WHERE b.key = _key;
+			swapped := true;
 		END IF;
-		EXIT;
 	END LOOP;
-	IF changed THEN
-		-- Removes a few expired records, more than are made, and waits for no
-		-- transaction. The index needs a constant, and the clock may be set back.
-		now_ := clock_timestamp();
-		DELETE FROM baton_record b WHERE b.ctid = ANY (ARRAY (
-			SELECT o.ctid FROM baton_record o WHERE o.until <= now_ AND o.until <= clock_timestamp()
-				ORDER BY o.until LIMIT 4 FOR UPDATE SKIP LOCKED));
-	END IF;
-	rest := baton_record_rest_1(changed, r.until);
-END $$;
-
-CREATE OR REPLACE FUNCTION baton_record_finish_1(
-	_key bytea, _token bigint, _state text, _result bytea, _keep bigint, OUT how int, OUT r baton_record, OUT rest bigint
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	now_    timestamptz;
-	changed boolean := false;
-BEGIN
-	PERFORM baton_begin_1();
-	how := 0;
-	SELECT b.* INTO r FROM baton_record b WHERE b.key = _key FOR UPDATE;
+	there := NULL;
+	-- Removes a few expired rows, more than are made, and waits for no transaction. The
+	-- index needs a constant, and the clock may be set back.
 	now_ := clock_timestamp();
-	IF r.until <= now_ THEN
-		r := NULL;
-	ELSIF r.token = _token THEN
-		how := 1;
-		IF r.state NOT IN ('succeeded', 'final') THEN
-			UPDATE baton_record b SET state = _state, finished = now_, until = now_ + _keep * interval '1 microsecond', result = _result
-				WHERE b.key = _key RETURNING b.* INTO r;
-			changed := true;
-		END IF;
-	END IF;
-	rest := baton_record_rest_1(changed, r.until);
-END $$;
-
-CREATE OR REPLACE FUNCTION baton_record_find_1(_key bytea, OUT how int, OUT r baton_record, OUT rest bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-	PERFORM baton_begin_1();
-	SELECT b.* INTO r FROM baton_record b WHERE b.key = _key AND b.until > clock_timestamp();
-	how := FOUND::int;
-	rest := baton_record_rest_1(false, r.until);
-END $$;
-
-CREATE OR REPLACE FUNCTION baton_record_forget_1(_key bytea, OUT how int, OUT r baton_record, OUT rest bigint) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-BEGIN
-	PERFORM baton_begin_1();
-	DELETE FROM baton_record b WHERE b.key = _key AND b.until > clock_timestamp() RETURNING b.* INTO r;
-	how := FOUND::int;
-	rest := baton_record_rest_1(how = 1, r.until);
-END $$;
-
--- The table and function of overrides of limits.
---
--- baton_override has a row for each override, at most a thousand. From until on it is
--- as if the row were not there. The view baton_overrides shows keys as text.
-
-CREATE TABLE IF NOT EXISTS baton_override (
-	key    bytea PRIMARY KEY, -- of the limit
-	n      bigint      NOT NULL,
-	period bigint      NOT NULL, -- n are allowed in that many microseconds; 0: in the period of the limit
-	burst  bigint      NOT NULL, -- of a token bucket; 0: it changes as the rate does
-	until  timestamptz NOT NULL
-);
-
-CREATE OR REPLACE VIEW baton_overrides AS
-	SELECT convert_from(key, 'UTF8') AS key, n, period * interval '1 microsecond' AS period, burst, until
-	FROM baton_override WHERE until > clock_timestamp();
-
--- baton_override_set_1 sets the override of a key for _keep microseconds, or removes it
--- if _keep is 0. The answer is 0 if other keys have _most overrides already, else 1.
-CREATE OR REPLACE FUNCTION baton_override_set_1(_key bytea, _n bigint, _period bigint, _burst bigint, _keep bigint, _most int) RETURNS int
-LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-	others int;
-	until_ timestamptz;
-BEGIN
-	PERFORM baton_begin_1(), baton_durable_1();
-	-- The table is small. With sequential scans off, the server estimates such a cost
-	-- that it compiles the statement each time.
-	PERFORM set_config('enable_seqscan', 'on', true);
-	IF _keep = 0 THEN
-		DELETE FROM baton_override WHERE key = _key;
-		RETURN 1;
-	END IF;
-	DELETE FROM baton_override b USING (
-		SELECT key FROM baton_override WHERE until <= clock_timestamp() AND key <> _key FOR UPDATE SKIP LOCKED
-	) AS old WHERE b.key = old.key;
-	SELECT count(*) INTO others FROM baton_override WHERE until > clock_timestamp() AND key <> _key;
-	IF others >= _most THEN
-		RETURN 0;
-	END IF;
-	until_ := clock_timestamp() + _keep * interval '1 microsecond';
-	INSERT INTO baton_override (key, n, period, burst, until) VALUES (_key, _n, _period, _burst, until_)
-		ON CONFLICT (key) DO UPDATE SET n = _n, period = _period, burst = _burst, until = until_;
-	RETURN 1;
+	DELETE FROM baton_kept b WHERE b.ctid = ANY (ARRAY (
+		SELECT o.ctid FROM baton_kept o WHERE o.until <= now_ AND o.until <= clock_timestamp()
+			ORDER BY o.until LIMIT 4 FOR UPDATE SKIP LOCKED));
+	PERFORM baton_durable_1();
 END $$;

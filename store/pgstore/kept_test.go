@@ -32,13 +32,13 @@ func recordHarness(url func(t drivertest.T) string, open func(drivertest.T, stri
 			return all
 		},
 		Kept: func(t drivertest.T, r driver.Records) (n int) {
-			if err := r.(*Store).pool.QueryRow(context.Background(), `SELECT count(*) FROM baton_record`, pgx.QueryExecModeExec).Scan(&n); err != nil {
+			if err := r.(*Store).pool.QueryRow(context.Background(), `SELECT count(*) FROM baton_kept`, pgx.QueryExecModeExec).Scan(&n); err != nil {
 				t.Fatalf("count: %v", err)
 			}
 			return n
 		},
 		Expire: func(t drivertest.T, r driver.Records, key string) {
-			if _, err := r.(*Store).pool.Exec(context.Background(), `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, pgx.QueryExecModeExec, []byte(key)); err != nil {
+			if _, err := r.(*Store).pool.Exec(context.Background(), `UPDATE baton_kept SET until = clock_timestamp() WHERE key = $1`, pgx.QueryExecModeExec, []byte("records/"+key)); err != nil {
 				t.Fatalf("expire: %v", err)
 			}
 		},
@@ -91,28 +91,28 @@ func TestRecordAnswerCut(t *testing.T) {
 	proxy := faultproxy.New(t, server.Addr)
 	plain := openAt(t, url)
 	s := openAt(t, strings.Replace(url, server.Addr, proxy.Addr, 1))
-	cut := func(what string, act func() error) {
+	cut := func(what, carries string, act func() error) {
 		t.Helper()
-		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("key-that-is-cut")) })
+		sprung := proxy.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte(carries)) })
 		if err := act(); !errors.Is(err, driver.ErrUnknown) {
 			t.Errorf("%s: %v, want driver.ErrUnknown", what, err)
 		}
 		<-sprung
 	}
 	const key = "key-that-is-cut"
-	cut("begin", func() error { _, err := s.BeginAttempt(t.Context(), attempt(key, 7), time.Hour); return err })
+	cut("begin", key, func() error { _, err := s.BeginAttempt(t.Context(), attempt(key, 7), time.Hour); return err })
 	if r := beginRecord(t, plain, key, 7); r.Done || r.Attempts != 1 {
 		t.Errorf("begun again: %+v", r)
 	}
-	cut("finish", func() error {
+	cut("finish", "first", func() error {
 		_, err := s.FinishAttempt(t.Context(), attempt(key, 7), driver.Outcome{Result: []byte("first")}, time.Hour)
 		return err
 	})
 	if r := finishRecord(t, plain, key, 7, "second"); string(r.Result) != "first" || r.Attempts != 1 {
 		t.Errorf("finished again: %+v", r)
 	}
-	cut("find", func() error { _, err := s.FindRecord(t.Context(), key); return err })
-	cut("forget", func() error { return s.ForgetRecord(t.Context(), key) })
+	cut("find", key, func() error { _, err := s.FindRecord(t.Context(), key); return err })
+	cut("forget", "succeeded", func() error { return s.ForgetRecord(t.Context(), key) })
 	if err := plain.ForgetRecord(t.Context(), key); !errors.Is(err, driver.ErrNoRecord) {
 		t.Errorf("forgotten again: %v", err)
 	}
@@ -168,7 +168,7 @@ func TestRecordTimeIsReadAfterTheWait(t *testing.T) {
 	beginRecord(t, s, "finish", 7)
 	beginRecord(t, s, "begin", 7)
 	tx := begin(t, s, pgx.ReadCommitted)
-	if _, err := tx.Exec(t.Context(), `UPDATE baton_record SET until = clock_timestamp() + interval '200 ms'`); err != nil {
+	if _, err := tx.Exec(t.Context(), `UPDATE baton_kept SET until = clock_timestamp() + interval '200 ms'`); err != nil {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
@@ -215,7 +215,7 @@ func TestRecordsNoDeadlockSurfaces(t *testing.T) {
 				case 1:
 					_, err = s.FinishAttempt(t.Context(), attempt(key, token), driver.Outcome{}, check.MinRecordKeep)
 				case 2:
-					_, err = s.pool.Exec(t.Context(), `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, []byte(key))
+					_, err = s.pool.Exec(t.Context(), `UPDATE baton_kept SET until = clock_timestamp() WHERE key = $1`, []byte("records/"+key))
 				default:
 					_, err = s.BeginAttempt(t.Context(), attempt(key, token), check.MinRecordKeep)
 				}
@@ -234,22 +234,21 @@ func TestRecordsThatStandAreNotReadByOthers(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
 	s := openAt(t, url)
-	exec(t, s, `INSERT INTO baton_record SELECT ('k' || i)::bytea, 'begun', 1, 'me', 1, clock_timestamp(), NULL,
-		clock_timestamp() + interval '1 hour' * (i > 3)::int, NULL FROM generate_series(1, 20000) AS i`)
-	exec(t, s, `VACUUM ANALYZE baton_record`)
-	for _, key := range []string{"new", "k9"} {
+	exec(t, s, `INSERT INTO baton_kept SELECT ('k' || i)::bytea, 'text', clock_timestamp() + interval '1 hour' * (i > 3)::int FROM generate_series(1, 20000) AS i`)
+	exec(t, s, `VACUUM ANALYZE baton_kept`)
+	for key, old := range map[string]string{"new": "", "k9": "text"} {
 		tx := begin(t, s, pgx.ReadCommitted)
 		counted := func() (read, removed int64) {
-			const sql = `SELECT seq_tup_read + idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE relname = 'baton_record'`
+			const sql = `SELECT seq_tup_read + idx_tup_fetch, n_tup_del FROM pg_stat_xact_user_tables WHERE relname = 'baton_kept'`
 			if err := tx.QueryRow(t.Context(), sql).Scan(&read, &removed); err != nil {
 				t.Fatal(err)
 			}
 			return read, removed
 		}
 		read, removed := counted() // it is not of this transaction alone
-		var how int
-		if err := tx.QueryRow(t.Context(), `SELECT how FROM baton_record_begin_1($1, 2, 'me', 3600000000)`, []byte(key)).Scan(&how); err != nil || how != 1 {
-			t.Fatalf("%s: it ended with %d, %v", key, how, err)
+		var swapped bool
+		if err := tx.QueryRow(t.Context(), `SELECT swapped FROM baton_swap_1($1, $2, 'next', 3600000000)`, []byte(key), []byte(old)).Scan(&swapped); err != nil || !swapped {
+			t.Fatalf("%s: swapped %v, %v", key, swapped, err)
 		}
 		readNow, removedNow := counted()
 		if read, removed = readNow-read, removedNow-removed; read > 100 || removed != 3 {

@@ -105,7 +105,7 @@ func TestMergedDecisions(t *testing.T) {
 			t.Errorf("%q: %+v, want %d left", key, d, want)
 		}
 	}
-	if n := kept(t, plain); n != 7 { // with jam, refuses, a, back, owes
+	if n := countKept(t, plain); n != 7 { // with jam, refuses, a, back, owes
 		t.Errorf("%d rows", n)
 	}
 }

@@ -34,12 +34,12 @@ func limitHarness(steps int, url func(t drivertest.T) string, open func(driverte
 			}
 			return all
 		},
-		Kept: func(t drivertest.T, l limits.Store) int { return kept(t, l.(*Store)) },
+		Kept: func(t drivertest.T, l limits.Store) int { return countKept(t, l.(*Store)) },
 	}
 }
 
 // kept counts the rows of limits.
-func kept(t drivertest.T, s *Store) (n int) {
+func countKept(t drivertest.T, s *Store) (n int) {
 	err := s.pool.QueryRow(context.Background(), `SELECT (SELECT count(*) FROM baton_limit) + (SELECT count(*) FROM baton_limit_id)`,
 		pgx.QueryExecModeExec).Scan(&n)
 	if err != nil {
@@ -438,7 +438,7 @@ func TestLimitSweep(t *testing.T) {
 		t.Helper()
 		eventually(t, "the sweep", 30*time.Second, func() bool {
 			mustTake(t, s, take(limits.Limit{Algorithm: limits.TokenBucket, N: 100_000, Period: time.Second, Burst: 100}, 1, "busy"))
-			return kept(t, s) <= n
+			return countKept(t, s) <= n
 		})
 	}
 	until(5) // live and busy, an ID, and what is locked

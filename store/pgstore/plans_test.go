@@ -43,13 +43,13 @@ func TestNoStatementScans(t *testing.T) {
 		`INSERT INTO baton_claim SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), i, 'i', 'n', 'o', 1, 1::bigint << 40, true, 1000000, now(), now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		`INSERT INTO baton_limit SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), '3 4000000000000000 0 1 1 1', now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		`INSERT INTO baton_limit_id SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 'i', 1, 0, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
-		`INSERT INTO baton_record SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 'begun', 1, 'o', 1, now(), NULL, now() + interval '1 day', NULL FROM generate_series(1, $1::int) AS i`,
+		`INSERT INTO baton_kept SELECT convert_to('records/row' || lpad(i::text, 7, '0'), 'UTF8'), convert_to('{"state":"begun","token":"1"}', 'UTF8'), now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 	} {
 		exec(t, plain, fill, crowded)
 	}
-	exec(t, plain, `INSERT INTO baton_override SELECT convert_to('row' || lpad(i::text, 7, '0'), 'UTF8'), 1, 0, 0, now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
+	exec(t, plain, `INSERT INTO baton_kept SELECT convert_to('overrides/row' || lpad(i::text, 7, '0'), 'UTF8'), convert_to('{"n":1,"period":"0s","until":"2100-01-01T00:00:00Z"}', 'UTF8'), now() + interval '1 day' FROM generate_series(1, $1::int) AS i`,
 		limits.MaxOverrides-10) // there are never more
-	exec(t, plain, `VACUUM ANALYZE baton_lock, baton_claim, baton_limit, baton_limit_id, baton_record, baton_override`)
+	exec(t, plain, `VACUUM ANALYZE baton_lock, baton_claim, baton_limit, baton_limit_id, baton_kept`)
 
 	var ran plans
 	for _, settings := range []func(*pgxpool.Config){func(*pgxpool.Config) {}, likeOpen} {
@@ -404,7 +404,7 @@ func doEverything(t *testing.T, s, other *Store) {
 	beginRecord(t, s, name+"k", 1)
 	beginRecord(t, s, name+"k", 1)
 	beginRecord(t, s, name+"k", 2)
-	exec(t, other, `UPDATE baton_record SET until = clock_timestamp() WHERE key = $1`, []byte(name+"k"))
+	exec(t, other, `UPDATE baton_kept SET until = clock_timestamp() WHERE key = $1`, []byte("records/"+name+"k"))
 	beginRecord(t, s, name+"k", 3)
 	finishRecord(t, s, name+"k", 3, "done")
 	if _, err := s.FindRecord(ctx, name+"k"); err != nil {

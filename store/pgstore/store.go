@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -25,6 +26,9 @@ import (
 //
 // Errors about the tables are *SchemaError.
 type Store struct {
+	records
+	overrides
+
 	pool   *pgxpool.Pool
 	owned  bool   // the pool is ours to close
 	pooled bool   // there is a pooler between us and the server
@@ -142,6 +146,8 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 		set(&o)
 	}
 	s := &Store{pool: pool, owned: owned, patience: o.patience}
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
 	if err := s.probe(ctx, o); err != nil {
 		return nil, err
 	}

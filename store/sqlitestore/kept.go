@@ -31,11 +31,11 @@ type (
 	overrides = kept.Overrides
 )
 
-// ?1 the folder, ?2 the first key, ?3 the end of the range, ?4 how many, ?5 the length of a
-// text.
-const listTextsSQL = `SELECT k, substr(text, 1, ?5), until FROM baton_kept WHERE folder = ?1 AND k >= ?2 AND k < ?3 ORDER BY k LIMIT ?4`
+// ?1 the first name, ?2 the end of the range, ?3 how many, ?4 the length of a text.
+const listTextsSQL = `SELECT k, substr(text, 1, ?4), until FROM baton_kept WHERE k >= ?1 AND k < ?2 ORDER BY k LIMIT ?3`
 
 func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
+	name := []byte(f.Name(key))
 	err = s.do(ctx, func(t *tx) error {
 		now, err := t.limitClock()
 		if err != nil {
@@ -43,7 +43,7 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 		}
 		var text []byte
 		var until int64
-		err = t.s.row(stText, f, []byte(key)).Scan(&text, &until)
+		err = t.s.row(stText, name).Scan(&text, &until)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -57,11 +57,11 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 			return nil
 		case next == "":
 			is = kept.Text{}
-			return t.s.exec(stDropText, f, []byte(key))
+			return t.s.exec(stDropText, name)
 		}
 		keep := (keep + time.Microsecond - 1).Truncate(time.Microsecond)
 		is = kept.Text{Text: next, Left: keep}
-		if err := t.s.exec(stSaveText, f, []byte(key), []byte(next), now+keep.Microseconds()); err != nil {
+		if err := t.s.exec(stSaveText, name, []byte(next), now+keep.Microseconds()); err != nil {
 			return err
 		}
 		return t.s.exec(stSweepTexts, now)
@@ -74,31 +74,31 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 
 func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
 	return sqlstore.Pages(func(after string) (page []kept.Text, last string, err error) {
-		from, end := sqlstore.Span(prefix, after)
+		from, end := sqlstore.Span(f.Name(prefix), after)
 		err = s.read(ctx, func(tx *sql.Tx) error {
 			page, last = nil, ""
 			now, err := s.readClock(ctx, tx)
 			if err != nil {
 				return err
 			}
-			rows, err := tx.QueryContext(ctx, listTextsSQL, f, from, end, kept.Page(f), kept.Cut)
+			rows, err := tx.QueryContext(ctx, listTextsSQL, from, end, kept.Page(f), kept.Cut)
 			if err != nil {
 				return err
 			}
 			defer rows.Close()
 			n := 0
-			var key, text []byte
+			var name, text []byte
 			for rows.Next() {
 				var until int64
-				if err := rows.Scan(&key, &text, &until); err != nil {
+				if err := rows.Scan(&name, &text, &until); err != nil {
 					return err
 				}
 				if n++; until > now {
-					page = append(page, kept.Text{Key: string(key), Text: string(text), Left: time.Duration(until-now) * time.Microsecond})
+					page = append(page, kept.Text{Key: f.Key(name), Text: string(text), Left: time.Duration(until-now) * time.Microsecond})
 				}
 			}
 			if n == kept.Page(f) {
-				last = string(key)
+				last = string(name)
 			}
 			return rows.Err()
 		})

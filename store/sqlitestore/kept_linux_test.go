@@ -198,7 +198,7 @@ func TestListReadsARange(t *testing.T) {
 	s := openNew(t, newWorld().option)
 	for table, text := range map[string]string{"baton_kept": listTextsSQL, "baton_limit": listStatesSQL} {
 		steps := explain(t, s, text)
-		if len(steps) != 1 || !strings.Contains(steps[0], "SEARCH "+table) || !strings.HasSuffix(steps[0], "k>? AND k<?)") {
+		if len(steps) != 1 || !strings.Contains(steps[0], "SEARCH "+table) || !strings.HasSuffix(steps[0], "(k>? AND k<?)") {
 			t.Errorf("the plan is %q", steps)
 		}
 	}

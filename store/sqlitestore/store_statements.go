@@ -132,14 +132,14 @@ var statements = [numStatements]string{
 	stSweepLimitID: `DELETE FROM baton_limit_id WHERE (k, id) IN
 		(SELECT k, id FROM baton_limit_id WHERE ends <= ?1 ORDER BY ends LIMIT +?2)`,
 
-	// Of records and overrides. ?1 the folder, ?2 key.
-	stText: `SELECT text, until FROM baton_kept WHERE folder = ?1 AND k = ?2`,
-	stSaveText: `INSERT INTO baton_kept (folder, k, text, until) VALUES (?1, ?2, ?3, ?4)
-		ON CONFLICT (folder, k) DO UPDATE SET (text, until) = (?3, ?4)`,
-	stDropText: `DELETE FROM baton_kept WHERE folder = ?1 AND k = ?2`,
+	// Of records and overrides.
+	stText: `SELECT text, until FROM baton_kept WHERE k = ?1`,
+	stSaveText: `INSERT INTO baton_kept (k, text, until) VALUES (?1, ?2, ?3)
+		ON CONFLICT (k) DO UPDATE SET (text, until) = (?2, ?3)`,
+	stDropText: `DELETE FROM baton_kept WHERE k = ?1`,
 
 	// A few expired ones, ?1 the present: more than are written.
-	stSweepTexts: `DELETE FROM baton_kept WHERE rowid IN (SELECT rowid FROM baton_kept WHERE until <= ?1 ORDER BY until LIMIT 4)`,
+	stSweepTexts: `DELETE FROM baton_kept WHERE k IN (SELECT k FROM baton_kept WHERE until <= ?1 ORDER BY until LIMIT 4)`,
 }
 
 // begin starts a transaction that may write at once: one that began by reading could

@@ -193,12 +193,12 @@ func lines(text string) []string {
 func (b *builder) sqlAdmin(exec func(statement string) error, count func(query string) (int, error)) {
 	b.Keys = func() (int, error) {
 		return count(`SELECT (SELECT COUNT(*) FROM baton_lock) + (SELECT COUNT(*) FROM baton_claim) + (SELECT COUNT(*) FROM baton_limit)
-			+ (SELECT COUNT(*) FROM baton_limit_id) + (SELECT COUNT(*) FROM baton_record)`)
+			+ (SELECT COUNT(*) FROM baton_limit_id) + (SELECT COUNT(*) FROM baton_kept)`)
 	}
 	b.Wipe = func(everything bool) error {
 		tables := []string{"baton_lock", "baton_claim"}
 		if everything {
-			tables = append(tables, "baton_limit", "baton_limit_id", "baton_record")
+			tables = append(tables, "baton_limit", "baton_limit_id", "baton_kept")
 		}
 		var errs []error
 		for _, t := range tables {

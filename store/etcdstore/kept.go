@@ -3,7 +3,6 @@ package etcdstore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"strings"
 	"time"
@@ -11,129 +10,103 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/internal/rate"
-	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/kept"
 )
 
 var (
 	_ driver.Records      = (*Store)(nil)
 	_ driver.RecordLister = (*Store)(nil)
+	_ limits.Overrider    = (*Store)(nil)
 )
 
-// recordDir is the folder of records, which are no positions in a queue: see stateDir.
-// A record is one line of JSON.
-const recordDir = "\trecords/"
+// records and overrides implement driver.Records, driver.RecordLister and
+// limits.Overrider. Each text is on a lease of its own, which the server ends up to a few
+// seconds after the time. A server that becomes the leader gives every lease its whole time
+// again.
+//
+// The store does not tell how much longer a record is kept; of an override that is told by
+// the clock of the calling machine.
+type (
+	records   = kept.Records
+	overrides = kept.Overrides
+)
 
-func (s *Store) recordName(key string) string { return s.prefix + recordDir + key }
-
-// recordPage is how many records ListRecords reads at once. They come with their results,
-// which may be long.
-const recordPage = 32
+// textName is in a folder that has no positions in a queue: see stateDir.
+func (s *Store) textName(f kept.Folder, key string) string { return s.prefix + "\t" + f.Name(key) }
 
 // revokeTime bounds the clean-up after a call.
 const revokeTime = 2 * time.Second
 
-// A keptRecord is what the server has.
-type keptRecord struct {
-	record.State
-	rev   int64 // mod revision; 0: there is none
-	lease int64
-}
-
-// BeginAttempt implements driver.Records. It reads the record, asks for a lease that
-// lasts as long as the record is to be kept, and writes: three requests, and three more
-// for each time that another process was faster. Times are those of the calling
-// machine, and are only shown.
-func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := check.Begin(a, keep); err != nil {
-		return driver.Record{}, err
-	}
-	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
-}
-
-// FinishAttempt implements driver.Records, by as many requests as BeginAttempt.
-func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := check.Finish(a, o, keep); err != nil {
-		return driver.Record{}, err
-	}
-	return s.changeRecord(ctx, a.Key, keep, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
-}
-
-// changeRecord reads the record and writes what change makes of it, until the record
-// was not changed in between. Each change is idempotent, so a caller whose write had no
-// answer may ask again.
-func (s *Store) changeRecord(ctx context.Context, key string, keep time.Duration, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
-	for {
-		k, err := s.readRecord(ctx, key)
-		if err != nil {
-			return driver.Record{}, err
-		}
-		now := time.Now().UnixMicro()
-		st := k.State
-		changed, err := change(&st, now)
-		st.Until = 0 // the lease ends it
-		if err != nil || !changed {
-			return st.Record(key, now), err
-		}
-		switch written, err := s.replaceKept(ctx, s.recordName(key), st.Text(), k.rev, k.lease, keep); {
-		case err != nil:
-			return driver.Record{}, err
-		case written:
-			return st.Record(key, now), nil
-		}
-	}
-}
-
-func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err error) {
+// swapText looks if there is to be no text, asks for a lease that lasts a little longer than
+// keep, and writes: one request each.
+func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
 	if err := s.ready(ctx); err != nil {
-		return k, err
+		return is, false, err
 	}
-	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.recordName(key))})
-	if err != nil {
-		return k, readFailure(ctx, err)
-	}
-	for _, kv := range resp.Kvs {
-		k.rev, k.lease = kv.ModRevision, kv.Lease
-		if k.State, err = record.Parse(string(kv.Value)); err != nil {
-			return k, fmt.Errorf("etcd: %q: %w", s.recordName(key), err)
+	name := s.textName(f, key)
+	same := createRev(name, 0)
+	if old == "" {
+		resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(name)})
+		if err != nil {
+			return is, false, readFailure(ctx, err)
+		}
+		if is = textIn(resp); is.Text != "" || next == "" {
+			return is, is.Text == "", nil
+		}
+	} else {
+		same = &pb.Compare{
+			Key: []byte(name), Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL,
+			TargetUnion: &pb.Compare_Value{Value: []byte(old)},
 		}
 	}
-	return k, nil
-}
-
-// replaceKept replaces what was read under a name, of the revision rev and on a lease, by
-// a text on a lease of its own, which lasts a little longer than keep. It reports whether
-// what was read was still there.
-func (s *Store) replaceKept(ctx context.Context, name, text string, rev, lease int64, keep time.Duration) (bool, error) {
-	granted, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(keep + time.Second)})
-	if err != nil { // at worst there is an unused lease
-		return false, readFailure(ctx, err)
+	var lease int64
+	write := remove(name)
+	if next == "" {
+		write.GetRequestDeleteRange().PrevKv = true
+	} else {
+		granted, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds(keep + time.Second)})
+		if err != nil { // at worst there is an unused lease
+			return is, false, readFailure(ctx, err)
+		}
+		lease = granted.ID
+		write = put(name, next, lease)
+		write.GetRequestPut().PrevKv = true
 	}
 	resp, err := s.kv.Txn(ctx, &pb.TxnRequest{
-		Compare: only(modRev(name, rev)),
-		Success: ops(put(name, text, granted.ID)),
+		Compare: only(same),
+		Success: ops(write),
+		Failure: ops(&pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: []byte(name)}}}),
 	})
 	switch {
 	case leaseGone(err): // the process was stopped for longer than the lease lasts
-		return false, unavailable(errors.New("the request took longer than its effect was to be kept"))
+		return is, false, unavailable(errors.New("the request took longer than its effect was to be kept"))
 	case err != nil:
-		return false, failure(ctx, err) // which of the leases is in use is not known
+		return is, false, failure(ctx, err) // which of the leases is in use is not known
 	case !resp.Succeeded:
-		s.dropLease(granted.ID)
-	case lease != 0:
 		s.dropLease(lease)
+		return textIn(rangeOf(resp.Responses[0])), false, nil
 	}
-	return resp.Succeeded, nil
+	for _, kv := range resp.Responses[0].GetResponseDeleteRange().GetPrevKvs() {
+		s.dropLease(kv.Lease)
+	}
+	s.dropLease(resp.Responses[0].GetResponsePut().GetPrevKv().GetLease())
+	return kept.Text{Text: next}, true, nil
 }
 
-// dropLease ends a lease that no name is on any more. If that fails it runs out by
-// itself.
+func textIn(resp *pb.RangeResponse) (is kept.Text) {
+	for _, kv := range resp.GetKvs() {
+		is.Text = string(kv.Value)
+	}
+	return is
+}
+
+// dropLease ends a lease that no name is on any more, unless it is 0. If that fails it runs
+// out by itself.
 func (s *Store) dropLease(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if s.closed || id == 0 {
 		return
 	}
 	s.work.Go(func() {
@@ -143,162 +116,28 @@ func (s *Store) dropLease(id int64) {
 	})
 }
 
-// FindRecord implements driver.Records by one request.
-func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := check.Key(key); err != nil {
-		return driver.Record{}, err
-	}
-	k, err := s.readRecord(ctx, key)
-	if err == nil && k.rev == 0 {
-		err = driver.ErrNoRecord
-	}
-	if err != nil {
-		return driver.Record{}, err
-	}
-	return k.Record(key, 0), nil
-}
-
-// ListRecords implements driver.RecordLister. It reads results, too, and leaves out what
-// is no record. It does not tell how much longer records are kept.
-func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return func(yield func(driver.Record, error) bool) {
+// listTexts reads texts as a whole.
+func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
+	return func(yield func(kept.Text, error) bool) {
 		if err := s.ready(ctx); err != nil {
-			yield(driver.Record{}, err)
+			yield(kept.Text{}, err)
 			return
 		}
-		dir := s.recordName("")
+		dir := s.textName(f, "")
 		next, end := []byte(dir+prefix), prefixEnd(dir+prefix)
 		for more := true; more; {
-			resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: next, RangeEnd: end, Limit: recordPage})
+			resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: next, RangeEnd: end, Limit: int64(kept.Page(f))})
 			if err != nil {
-				yield(driver.Record{}, readFailure(ctx, err))
+				yield(kept.Text{}, readFailure(ctx, err))
 				return
 			}
 			more = resp.More
 			for _, kv := range resp.Kvs {
 				next = append(append(next[:0:0], kv.Key...), 0)
-				key := strings.TrimPrefix(string(kv.Key), dir)
-				st, err := record.Parse(string(kv.Value))
-				if err == nil && check.Key(key) == nil && !yield(st.Listed(key, 0), nil) {
+				if !yield(kept.Text{Key: strings.TrimPrefix(string(kv.Key), dir), Text: string(kv.Value)}, nil) {
 					return
 				}
 			}
 		}
 	}
-}
-
-// ForgetRecord implements driver.Records by one request.
-func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := check.Key(key); err != nil {
-		return err
-	}
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	there, err := s.removeKept(ctx, s.recordName(key))
-	if err == nil && !there {
-		err = driver.ErrNoRecord
-	}
-	return err
-}
-
-// removeKept removes a name and its lease. It reports whether it was there.
-func (s *Store) removeKept(ctx context.Context, name string) (there bool, err error) {
-	resp, err := s.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: []byte(name), PrevKv: true})
-	if err != nil {
-		return false, failure(ctx, err)
-	}
-	for _, kv := range resp.PrevKvs {
-		if kv.Lease != 0 {
-			s.dropLease(kv.Lease)
-		}
-	}
-	return resp.Deleted > 0, nil
-}
-
-var _ limits.Overrider = (*Store)(nil)
-
-// overrideDir is the folder of overrides of limits: see stateDir. An override is one
-// line, as rate.Override.Text writes it.
-const overrideDir = "\toverrides/"
-
-func (s *Store) overrideName(key string) string { return s.prefix + overrideDir + key }
-
-// shortestLeft is what Overrides tells at least of an override that its lease has not
-// ended: long enough for the next look, if the clock of this machine is ahead.
-const shortestLeft = 3 * time.Second
-
-// SetOverride implements limits.Overrider, by four requests, and as many more for each
-// time that another process was faster. An override is on a lease of its own, which the
-// server ends up to a few seconds after the time.
-func (s *Store) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
-	if err := limits.CheckOverride(o, keep); err != nil {
-		return err
-	}
-	if err := s.ready(ctx); err != nil {
-		return err
-	}
-	name := s.overrideName(o.Key)
-	if keep == 0 {
-		_, err := s.removeKept(ctx, name)
-		return err
-	}
-	for {
-		there, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(name)})
-		if err != nil {
-			return readFailure(ctx, err)
-		}
-		var rev, lease int64
-		for _, kv := range there.Kvs {
-			rev, lease = kv.ModRevision, kv.Lease
-		}
-		if rev == 0 {
-			dir := s.overrideName("")
-			all, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: prefixEnd(dir), CountOnly: true})
-			if err != nil {
-				return readFailure(ctx, err)
-			}
-			if all.Count >= limits.MaxOverrides {
-				return &limits.OverridesFullError{Key: o.Key, Store: traits.Store}
-			}
-		}
-		text := rate.NewOverride(o, s.limits.wall(), keep).Text()
-		if written, err := s.replaceKept(ctx, name, text, rev, lease, keep); written || err != nil {
-			return err
-		}
-	}
-}
-
-// overrideGrace is by how much the clocks of the machine that set an override and of the
-// one that looks may differ, before an override ends by its own time.
-const overrideGrace = time.Minute
-
-// Overrides implements limits.Overrider by one request. The leases of the server decide
-// which overrides apply. A server that becomes the leader gives every lease its whole time
-// again, so that an override also ends when its time is over by the clock of this machine,
-// and by more than overrideGrace. What is left of its time is told by that clock.
-func (s *Store) Overrides(ctx context.Context) (all []limits.Override, err error) {
-	if err := s.ready(ctx); err != nil {
-		return nil, err
-	}
-	dir := s.overrideName("")
-	resp, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(dir), RangeEnd: prefixEnd(dir)})
-	if err != nil {
-		return nil, readFailure(ctx, err)
-	}
-	now := s.limits.wall()
-	for _, kv := range resp.Kvs {
-		key := strings.TrimPrefix(string(kv.Key), dir)
-		kept, ok := rate.ParseOverride(string(kv.Value))
-		if !ok || check.Key(key) != nil {
-			continue // not Baton's
-		}
-		if now-kept.Until > overrideGrace.Microseconds() {
-			continue
-		}
-		o, _ := kept.At(key, now)
-		o.Left = max(o.Left, shortestLeft)
-		all = append(all, o)
-	}
-	return all, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -49,7 +50,7 @@ func recordHarness(addrs ...string) drivertest.RecordHarness {
 				awaitReachable(t, r.(*Store))
 			}
 		},
-		Kept:   func(t drivertest.T, r driver.Records) int { return int(countBelow(t, r.(*Store), recordDir)) },
+		Kept:   func(t drivertest.T, r driver.Records) int { return int(countBelow(t, r.(*Store), "\trecords/")) },
 		NoLeft: true,
 	}
 }
@@ -139,12 +140,12 @@ func TestRecordsAreNotListed(t *testing.T) {
 	for info, err := range s.List(t.Context(), "") {
 		t.Errorf("listed: %+v, %v", info, err)
 	}
-	resp, err := s.client.Get(t.Context(), s.recordName("a/b"))
+	resp, err := s.client.Get(t.Context(), s.textName(kept.RecordsFolder, "a/b"))
 	if err != nil || len(resp.Kvs) != 1 || !strings.Contains(string(resp.Kvs[0].Value), `"token":"1","owner":"me","attempts":1`) {
 		t.Errorf("an operator reads %+v, %v", resp, err)
 	}
 	// Text that is no record is not taken for one, and is left alone.
-	if _, err := s.client.Put(t.Context(), s.recordName("x"), "hello"); err != nil {
+	if _, err := s.client.Put(t.Context(), s.textName(kept.RecordsFolder, "x"), "hello"); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := s.BeginAttempt(t.Context(), driver.Attempt{Key: "x", Token: 1}, time.Hour); err == nil || !strings.Contains(err.Error(), "cannot be read") {

@@ -32,12 +32,12 @@ func limitHarness(addrs ...string) drivertest.LimitHarness {
 			}
 			return all
 		},
-		Kept: func(t drivertest.T, l limits.Store) int { return int(kept(t, l.(*Store))) },
+		Kept: func(t drivertest.T, l limits.Store) int { return int(countKept(t, l.(*Store))) },
 	}
 }
 
 // kept counts what is on the server for limits.
-func kept(t drivertest.T, s *Store) (n int64) {
+func countKept(t drivertest.T, s *Store) (n int64) {
 	t.Helper()
 	return countBelow(t, s, stateDir) + countBelow(t, s, memoryDir)
 }
@@ -381,7 +381,7 @@ func TestLimitLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if n := kept(t, s); n != 0 {
+	if n := countKept(t, s); n != 0 {
 		t.Errorf("%d are kept", n)
 	}
 	if d := mustTake(t, s, asks("k0", bucket, 1)); !d.OK || d.Limits[0].Remaining != 9 {

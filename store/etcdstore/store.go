@@ -21,6 +21,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/workers"
 )
 
@@ -139,6 +140,9 @@ func clientConfig(at Server) clientv3.Config {
 // Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
 // driver.Inspector, driver.Downgrader, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records. Use New or Open.
 type Store struct {
+	records
+	overrides
+
 	client  *clientv3.Client
 	kv      pb.KVClient
 	leaser  pb.LeaseClient
@@ -221,6 +225,8 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		// Other processes see it in the queue; nothing relies on it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
 	if s.prefix = strings.TrimSuffix(cfg.Prefix, "/"); s.prefix != "" {
 		if err := check.Key(s.prefix); err != nil {
 			return nil, fmt.Errorf("etcd: prefix: %w", err)

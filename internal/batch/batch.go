@@ -141,7 +141,7 @@ type Config[R Request] struct {
 	Keys func(R) []Key
 
 	// Kind separates requests that never share a send. Defaults to one kind.
-	Kind func(R) int
+	Kind func(R) int64
 
 	// Size is the size of a request, and MaxSize the limit for the requests of one send
 	// together, if they are several. Defaults to no limit.

@@ -12,26 +12,23 @@ import (
 
 func claim(key string) driver.Claim { return driver.Claim{Key: key, ID: driver.NewID()} }
 
-func (r *Renewals) now() (busy, waiting int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.busy, len(r.waiting)
-}
-
 // What comes while a request is under way shares the next one, and each caller gets
 // the answers to its own claims.
 func TestRenewalsShareARequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var sent [][]driver.Claim
-		r := &Renewals{Most: 1, Send: func(_ context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {
+		busy := 0
+		r := NewRenewals(1, func(_ context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {
 			sent = append(sent, claims)
+			busy++
 			time.Sleep(time.Second)
+			busy--
 			answers := make([]driver.Renewal, len(claims))
 			for i, c := range claims {
 				answers[i] = driver.Renewal{State: driver.Held, Grant: driver.Grant{Token: int64(len(c.Key))}}
 			}
 			return answers
-		}}
+		})
 		go r.Do(t.Context(), []driver.Claim{claim("a")}, time.Minute)
 		synctest.Wait()
 		for _, keys := range [][]string{{"bb"}, {"ccc", "dddd"}, {"bb"}} {
@@ -57,7 +54,7 @@ func TestRenewalsShareARequest(t *testing.T) {
 		if len(sent) != 3 || len(sent[1])+len(sent[2]) != 5 {
 			t.Errorf("%d requests, want the first, one for all that came meanwhile, and one for another TTL: %v", len(sent), sent)
 		}
-		if busy, waiting := r.now(); busy != 0 || waiting != 0 {
+		if waiting := r.batch.Waiting(); busy != 0 || waiting != 0 {
 			t.Errorf("at the end %d are under way and %d wait", busy, waiting)
 		}
 	})
@@ -67,20 +64,23 @@ func TestRenewalsShareARequest(t *testing.T) {
 // up ends, and one that still has a caller goes on.
 func TestRenewalsAreLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &Renewals{Most: 1, Send: func(ctx context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {
+		busy := 0
+		r := NewRenewals(1, func(ctx context.Context, claims []driver.Claim, _ time.Duration) []driver.Renewal {
+			busy++
 			<-ctx.Done() // a server that hangs
+			busy--
 			answers := make([]driver.Renewal, len(claims))
 			for i := range answers {
 				answers[i].Err = ctx.Err()
 			}
 			return answers
-		}}
+		})
 		call := func(within time.Duration) {
 			ctx, cancel := context.WithTimeout(t.Context(), within)
 			defer cancel()
 			began := time.Now()
 			answers := r.Do(ctx, []driver.Claim{claim("k")}, time.Minute)
-			if took := time.Since(began); took != within {
+			if took := time.Since(began).Round(time.Millisecond); took != within {
 				t.Errorf("left after %v, want %v", took, within)
 			}
 			if len(answers) != 1 || answers[0].State != driver.Unknown || !errors.Is(answers[0].Err, context.DeadlineExceeded) && !errors.Is(answers[0].Err, context.Canceled) {
@@ -93,12 +93,12 @@ func TestRenewalsAreLeft(t *testing.T) {
 		}
 		time.Sleep(7 * time.Second)
 		synctest.Wait()
-		if busy, _ := r.now(); busy != 1 {
+		if busy != 1 {
 			t.Errorf("%d requests are under way, want the one for which a caller waits", busy)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if busy, waiting := r.now(); busy != 0 || waiting != 0 {
+		if waiting := r.batch.Waiting(); busy != 0 || waiting != 0 {
 			t.Errorf("at the end %d are under way and %d wait", busy, waiting)
 		}
 	})

@@ -83,7 +83,7 @@ func (it *item) batchKeys() []batch.Key {
 
 // kind keeps an item that only one member may be asked for from items that several are
 // asked for.
-func (it *item) kind() int {
+func (it *item) kind() int64 {
 	if it.once {
 		return 1
 	}

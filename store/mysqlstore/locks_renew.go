@@ -22,7 +22,7 @@ const (
 // that another transaction has locked and looks at them alone, as at those of keys
 // where a waiter may have to be granted.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	return s.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
+	return s.watchers.Renew(ctx, claims, ttl, s.renewal, s.confirm)
 }
 
 // renewWith returns what makes one request, or a few, for a sqlstore.Renewals.

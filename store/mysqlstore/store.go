@@ -35,8 +35,8 @@ type Store struct {
 	fast     fast
 	opts     options
 	watchers sqlstore.Watchers
-	renewal  sqlstore.Renewals // of what is held
-	confirm  sqlstore.Renewals // of positions
+	renewal  *sqlstore.Renewals // of what is held
+	confirm  *sqlstore.Renewals // of positions
 	limits   *sqlstore.Limits
 	changed  atomic.Int64 // rows of limits, since the last sweep
 	inserted atomic.Int64 // rows of new keys, since the last sweep
@@ -135,8 +135,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 		}
 		return err
 	})
-	s.renewal.Most, s.renewal.Send = most(s.apart), s.renewWith(s.apart)
-	s.confirm.Most, s.confirm.Send = max(1, most(s.slow)/2), s.renewWith(s.slow)
+	s.renewal = sqlstore.NewRenewals(most(s.apart), s.renewWith(s.apart))
+	s.confirm = sqlstore.NewRenewals(max(1, most(s.slow)/2), s.renewWith(s.slow))
 	if err := s.begin(ctx); err != nil {
 		s.end()
 		return nil, err

@@ -27,7 +27,7 @@ const (
 // of which notices holders that died. A claim that another transaction was writing to
 // at that moment costs one of its own.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
-	return s.hints.watchers.Renew(ctx, claims, ttl, &s.renewal, &s.confirm)
+	return s.hints.watchers.Renew(ctx, claims, ttl, s.renewal, s.confirm)
 }
 
 // renewWith returns what makes one request for a sqlstore.Renewals.

@@ -36,8 +36,8 @@ type Store struct {
 	home   string // the schema of the tables
 
 	renewing *pgxpool.Pool // what is held is renewed on its connections only
-	renewal  sqlstore.Renewals
-	confirm  sqlstore.Renewals // of positions
+	renewal  *sqlstore.Renewals
+	confirm  *sqlstore.Renewals // of positions
 
 	wrap   atomic.Bool
 	closed atomic.Bool
@@ -157,8 +157,8 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	if s.renewing, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), apart); err != nil {
 		return nil, fmt.Errorf("postgres: %w", withoutConfig(err))
 	}
-	s.renewal.Most, s.renewal.Send = renewingConns, s.renewWith(s.renewing)
-	s.confirm.Most, s.confirm.Send = max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool)
+	s.renewal = sqlstore.NewRenewals(renewingConns, s.renewWith(s.renewing))
+	s.confirm = sqlstore.NewRenewals(max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool))
 	s.batcher.init(s, s.batcher.sendLocks)
 	s.limits = s.newLimits()
 	s.hints.init(s, o)

@@ -2,10 +2,12 @@ package etcdstore
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	mvccpb "go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/batonhq/baton/driver"
@@ -247,4 +249,95 @@ func (s *Store) overtaken(ctx context.Context, c *claim) error {
 	defer s.mu.Unlock()
 	s.reserveAllLocked(s.lockLocked(c.Key), queue)
 	return errAgain
+}
+
+// errTakenOver says that this process looks for its own unresolved request under a name that
+// another process has taken over.
+var errTakenOver = errors.New("another process has the claim, which this one had asked for without an answer")
+
+// adopt finds claims that this process did not make, or whose outcome it does not know:
+// a lease that was detached elsewhere, an acquire without an answer.
+func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int, answers []driver.Renewal, work *renewals) {
+	for len(unknown) > 0 {
+		part := unknown[:min(len(unknown), maxReads)]
+		unknown = unknown[len(part):]
+		txn := &pb.TxnRequest{}
+		listings := map[string]int{}
+		for _, i := range part {
+			key := claims[i].Key
+			if _, ok := listings[key]; !ok {
+				listings[key] = len(txn.Success)
+				txn.Success = append(txn.Success, listing(s.dir(key)))
+			}
+		}
+		resp, _, err := s.txn(ctx, driver.WaiterTTL/4, txn)
+		if err != nil {
+			err = readFailure(ctx, err)
+			for _, i := range part {
+				answers[i].Err = err
+			}
+			continue
+		}
+		queues := map[string][]contender{}
+		for key, at := range listings {
+			queues[key] = contenders(s.dir(key), key, rangeOf(resp.Responses[at]).Kvs)
+		}
+		for _, i := range part {
+			s.mu.Lock()
+			c, r := s.adoptLocked(claims[i], queues[claims[i].Key])
+			if c != nil {
+				work.addLocked(c, i)
+			} else {
+				answers[i] = r
+			}
+			s.mu.Unlock()
+		}
+	}
+}
+
+// adoptLocked finds a claim in its queue. It returns the claim, or why there is none.
+func (s *Store) adoptLocked(cl driver.Claim, queue []contender) (c *claim, r driver.Renewal) {
+	at := find(queue, cl.ID)
+	if at < 0 {
+		return nil, driver.Renewal{State: driver.Lost}
+	}
+	e := queue[at]
+	switch removing, ours := s.removingLocked(cl, e); {
+	case removing && ours:
+		return nil, driver.Renewal{State: driver.Lost}
+	case removing: // if it came to a lease of ours now, it would be removed
+		return nil, driver.Renewal{Err: unavailable(errTakenOver)}
+	}
+	k := s.lockLocked(cl.Key)
+	c = k.claims[cl.ID]
+	if c != nil && c.rev == 0 && c.name != e.name {
+		// Another process has put the name. What this one has asked for may yet come,
+		// under its own name.
+		s.endLocked(c)
+		if c.item == nil {
+			s.forgetLocked(c)
+		} else {
+			s.sweepLocked(c)
+		}
+		c = nil
+	}
+	if c == nil {
+		c = &claim{lock: k, nameIndex: -1}
+		k.claims[cl.ID], k.all[c] = c, true
+		if s.isOwnName(k.dir, e.name) {
+			if k.returned == nil {
+				k.returned = map[string]*claim{}
+			}
+			k.returned[e.name] = c
+		}
+	}
+	if c.rev == 0 {
+		c.Claim, c.name, c.value = e.Claim, e.name, e.value
+		c.rev, c.mod, c.lease, c.moving = e.rev, e.mod, nil, true
+		c.deadline = bootclock.Now().Add(driver.WaiterTTL) // until it is renewed
+	}
+	if at < holders(queue) && !c.held {
+		c.held, c.since = true, bootclock.Now()
+	}
+	return c, r
 }

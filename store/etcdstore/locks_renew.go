@@ -30,6 +30,25 @@ type renewal struct {
 	needsQueue      bool  // the head of the queue was not enough to decide
 }
 
+// renewals are all claims of a Renew, each once. Guarded by Store.mu.
+type renewals struct {
+	class   int64
+	all     []*renewal
+	byClaim map[*claim]*renewal
+}
+
+// addLocked adds a claim, whose answer also goes to i.
+func (r *renewals) addLocked(c *claim, i int) {
+	w := r.byClaim[c]
+	if w == nil {
+		w = &renewal{claim: c, class: r.class}
+		r.byClaim[c] = w
+		r.all = append(r.all, w)
+		c.busy++
+	}
+	w.results = append(w.results, i)
+}
+
 // Renew renews claims: see driver.Locks.
 //
 // It takes one message for each class of lease and, together with it, one transaction
@@ -39,20 +58,65 @@ type renewal struct {
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	sent := bootclock.Now()
-	notReady := s.ready(ctx)
-	byClaim := map[*claim]*renewal{}
-	var work []*renewal
-	var unknown []int
-	add := func(c *claim, i int) {
-		w := byClaim[c]
-		if w == nil {
-			w = &renewal{claim: c, class: seconds(ttl)}
-			byClaim[c] = w
-			work = append(work, w)
-			c.busy++
-		}
-		w.results = append(w.results, i)
+	work := &renewals{class: seconds(ttl), byClaim: map[*claim]*renewal{}}
+	s.adopt(ctx, claims, s.findClaims(ctx, claims, ttl, answers, work), answers, work)
+	if len(work.all) == 0 {
+		return answers
 	}
+
+	refreshed := map[*lease]*leaseRequest{}
+	pending := work.all
+	for round := 0; len(pending) > 0 && round <= attempts; round++ {
+		s.pickLeases(ctx, pending, sent, ttl, refreshed)
+		s.readState(ctx, pending, ttl)
+		var rest []*renewal
+		for _, w := range pending {
+			if !w.decided {
+				rest = append(rest, w)
+			}
+		}
+		pending = rest
+	}
+	for l, a := range refreshed {
+		err := s.awaitConfirmed(ctx, l, a)
+		if err == nil {
+			continue
+		}
+		for _, w := range work.all {
+			if w.want == l && w.state != driver.Lost && w.err == nil {
+				w.err = err
+			}
+		}
+	}
+
+	var duplicates []int
+	var wake []func()
+	s.mu.Lock()
+	for _, w := range work.all {
+		r, woken := s.renewedLocked(w, sent, ttl)
+		wake = append(wake, woken...)
+		if w.claim.duplicate {
+			duplicates = append(duplicates, w.results...)
+			continue
+		}
+		for _, i := range w.results {
+			answers[i] = r
+		}
+	}
+	s.mu.Unlock()
+	for _, f := range wake {
+		f()
+	}
+	for _, i := range duplicates {
+		answers[i] = s.Renew(ctx, claims[i:i+1], ttl)[0]
+	}
+	return answers
+}
+
+// findClaims adds the claims that this process knows to work. It returns the indices of
+// those that it does not know, and sets the answers about those that are wrong.
+func (s *Store) findClaims(ctx context.Context, claims []driver.Claim, ttl time.Duration, answers []driver.Renewal, work *renewals) (unknown []int) {
+	notReady := s.ready(ctx)
 	var wake []func()
 	for i, cl := range claims {
 		err := check.Claim(cl)
@@ -75,98 +139,58 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 			wake = append(wake, s.expireLocked(c)...)
 			unknown = append(unknown, i) // another process may have renewed it
 		default:
-			add(c, i)
+			work.addLocked(c, i)
 		}
 		s.mu.Unlock()
 	}
 	for _, f := range wake {
 		f()
 	}
-	wake = nil
-	s.adopt(ctx, claims, unknown, answers, add)
-	if len(work) == 0 {
-		return answers
-	}
+	return unknown
+}
 
-	refreshed := map[*lease]*leaseRequest{}
-	pending := work
-	for round := 0; len(pending) > 0 && round <= attempts; round++ {
-		s.pickLeases(ctx, pending, sent, ttl, refreshed)
-		s.readState(ctx, pending, ttl)
-		var rest []*renewal
-		for _, w := range pending {
-			if !w.decided {
-				rest = append(rest, w)
-			}
-		}
-		pending = rest
+// renewedLocked is the answer about a claim. If an older name is the claim's, too, it ends
+// the claim under this name, and the caller asks for it again.
+func (s *Store) renewedLocked(w *renewal, sent time.Time, ttl time.Duration) (r driver.Renewal, wake []func()) {
+	c := w.claim
+	c.busy--
+	switch {
+	case w.duplicate && c.held: // the older one has just gone
+		w.decided = false
+	case w.duplicate && !c.ended: // the older one counts
+		c.duplicate = true
+		wake = s.endLocked(c)
+		s.sweepLocked(c)
 	}
-	for l, a := range refreshed {
-		err := s.awaitConfirmed(ctx, l, a)
-		if err == nil {
-			continue
-		}
-		for _, w := range work {
-			if w.want == l && w.state != driver.Lost && w.err == nil {
-				w.err = err
-			}
-		}
+	if c.duplicate {
+		return r, wake
 	}
-
-	var duplicates []int
-	s.mu.Lock()
-	for _, w := range work {
-		c := w.claim
-		c.busy--
-		switch {
-		case w.duplicate && c.held: // the older one has just gone
-			w.decided = false
-		case w.duplicate && !c.ended: // the older one counts
-			c.duplicate = true
-			wake = append(wake, s.endLocked(c)...)
-			s.sweepLocked(c)
+	r.State = w.state
+	switch {
+	case c.ended || w.state == driver.Lost:
+		if w.state == driver.Lost { // if the process has not removed it, is more wrong?
+			s.forgetLocked(c)
+			s.findLeftoversLocked()
 		}
-		if c.duplicate {
-			duplicates = append(duplicates, w.results...)
-			continue
+		r.State = driver.Lost
+	case w.err != nil || !w.decided:
+		r.State = driver.Unknown
+		if r.Err = w.err; r.Err == nil {
+			r.Err = unavailable(errors.New("the lock's name changes all the time"))
 		}
-		r := driver.Renewal{State: w.state}
-		switch {
-		case c.ended || w.state == driver.Lost:
-			if w.state == driver.Lost { // if the process has not removed it, is more wrong?
-				s.forgetLocked(c)
-				s.findLeftoversLocked()
-			}
-			r.State = driver.Lost
-		case w.err != nil || !w.decided:
-			r.State = driver.Unknown
-			if r.Err = w.err; r.Err == nil {
-				r.Err = unavailable(errors.New("the lock's name changes all the time"))
-			}
-		case w.state == driver.Held:
-			r.Grant = c.grantLocked(sent, ttl)
-		default:
-			r.Grant = c.waitingLocked(sent)
-			c.ttl = ttl
-			if c.lock.watchedLocked(c.ID) {
-				s.mirrorLocked(c.lock)
-			}
-		}
-		if !c.ended {
-			s.cleanByLocked(c.deadline)
-		}
-		for _, i := range w.results {
-			answers[i] = r
+	case w.state == driver.Held:
+		r.Grant = c.grantLocked(sent, ttl)
+	default:
+		r.Grant = c.waitingLocked(sent)
+		c.ttl = ttl
+		if c.lock.watchedLocked(c.ID) {
+			s.mirrorLocked(c.lock)
 		}
 	}
-	s.mu.Unlock()
-	for _, f := range wake {
-		f()
+	if !c.ended {
+		s.cleanByLocked(c.deadline)
 	}
-	for _, i := range duplicates {
-		answers[i] = s.Renew(ctx, claims[i:i+1], ttl)[0]
-	}
-	return answers
+	return r, wake
 }
 
 // pickLeases finds the lease that each claim belongs on, and keeps it alive unless that was
@@ -207,73 +231,8 @@ func (s *Store) pickLeases(ctx context.Context, work []*renewal, sent time.Time,
 // readState reads the state of each claim, and moves claims to the lease that they belong
 // on. It leaves claims that need another look undecided.
 func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duration) {
-	type question struct {
-		w *renewal
-		// Indices of the answers, -1: none. own is the claim's name; before is the name
-		// that was made at rev; head is the oldest name of the queue, or the whole
-		// queue, in which own is then, too.
-		move, own, before, head int
-		rev                     int64
-	}
-	txn := &pb.TxnRequest{}
-	var asked []question
-	listings := map[string]int{}
 	after := hedgeAfter(ttl)
-	flush := func() {
-		if len(asked) == 0 {
-			return
-		}
-		resp, _, err := s.txn(ctx, after, txn)
-		if err != nil {
-			err = failure(ctx, err)
-		}
-		queues := map[int][]contender{}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, q := range asked {
-			if err != nil {
-				if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
-					c := q.w.claim
-					if c.nameIndex < 0 || c.lease == nil || !c.movedAway.IsZero() { // taken over, perhaps not yet
-						c.unresolved = bootclock.Now().Add(unresolvedTime)
-					}
-					c.moving = true
-					if c.lease == nil {
-						c.lease = q.w.want
-					}
-				}
-				if leaseGone(err) && !q.w.want.dead { // the next round uses another
-					s.refreshLocked(q.w.want)
-				}
-				q.w.err, q.w.decided = err, true
-				continue
-			}
-			if q.move >= 0 && !s.takeMoveLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
-				continue
-			}
-			if q.own >= 0 && s.takeReadLocked(q.w, rangeOf(resp.Responses[q.own])) {
-				switch {
-				case q.before >= 0:
-					q.w.takePredecessorLocked(rangeOf(resp.Responses[q.before]), q.rev)
-				case q.head >= 0:
-					queue, ok := queues[q.head]
-					if !ok {
-						k := q.w.claim.lock
-						queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
-						queues[q.head] = queue
-					}
-					q.w.takeQueueLocked(queue, q.head == q.own)
-				}
-			}
-		}
-		txn, asked = &pb.TxnRequest{}, nil
-		clear(listings)
-	}
-	ask := func(o *pb.RequestOp) (at int) {
-		txn.Success = append(txn.Success, o)
-		return len(txn.Success) - 1
-	}
-	waiting := map[string]int{} // number of claims, by the folder of their key
+	waiting := map[string]int{}
 	s.mu.Lock()
 	for _, w := range work {
 		if !w.claim.held {
@@ -282,69 +241,157 @@ func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duratio
 		}
 	}
 	s.mu.Unlock()
+	q := newQuestions(waiting)
+	send := func() {
+		if len(q.all) == 0 {
+			return
+		}
+		resp, _, err := s.txn(ctx, after, q.txn)
+		if err != nil {
+			err = failure(ctx, err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.takeStatesLocked(q.all, resp, err)
+		q = newQuestions(waiting)
+	}
 	for _, w := range work {
 		if w.decided {
 			continue
 		}
 		s.mu.Lock()
-		c := w.claim
-		if c.held && w.want.seconds != w.class {
-			// Another renewal has found meanwhile that the claim is held. On the
-			// waiters' lease it would end before that renewal's caller stops trusting it:
-			// the next round picks the lease again.
-			s.mu.Unlock()
-			continue
-		}
-		if s.leases[w.want.seconds] != w.want {
-			// Another lease has replaced this one meanwhile, and another renewal may
-			// have moved the name there already. This one ends before that renewal's
-			// caller stops trusting the claim.
-			s.mu.Unlock()
-			continue
-		}
-		if c.downgrading && (c.lease != w.want || c.moving) {
-			w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
-			s.mu.Unlock()
-			continue
-		}
-		q := question{w, -1, -1, -1, -1, 0}
-		var before contender
-		follows := false
-		if !c.held && c.Exclusive() && !w.predecessorGone {
-			before, follows = c.lock.beforeLocked(c)
-			c.maybeDuplicate = c.maybeDuplicate || follows && !before.foreign && before.ID == c.ID
-		}
-		if c.lease != w.want || c.moving {
-			c.mayBeOn(w.want)
-			q.move = ask(nested(&pb.TxnRequest{
-				Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
-				Success: ops(put(c.name, c.value, w.want.id)),
-				Failure: ops(get(c.name)),
-			}))
-		}
-		switch {
-		case c.held && q.move >= 0: // the answer to the move tells enough
-		case c.held:
-			q.own = ask(get(c.name))
-		case follows && !c.maybeDuplicate: // one name to read, however long the queue is
-			q.own, q.before, q.rev = ask(get(c.name)), ask(get(before.name)), before.rev
-		case c.Exclusive() && !w.needsQueue && !c.maybeDuplicate && waiting[c.lock.dir] == 1:
-			q.own, q.head = ask(get(c.name)), ask(oldest(c.lock.dir))
-		default: // its name is in the whole queue, which all claims of the key share
-			at, ok := listings[c.lock.dir]
-			if !ok {
-				at = ask(listing(c.lock.dir))
-				listings[c.lock.dir] = at
-			}
-			q.own, q.head = at, at
-		}
+		s.askStateLocked(q, w)
 		s.mu.Unlock()
-		asked = append(asked, q)
-		if len(txn.Success) >= maxReads { // a claim adds three at most
-			flush()
+		if len(q.txn.Success) >= maxReads { // a claim adds three at most
+			send()
 		}
 	}
-	flush()
+	send()
+}
+
+// questions are what one transaction asks about claims.
+type questions struct {
+	txn      *pb.TxnRequest
+	all      []question
+	listings map[string]int // the index of the answer that is the whole queue, by the folder of its key
+	waiting  map[string]int // the number of claims that wait, by the folder of their key
+}
+
+// A question is about one claim. It has the indices of the answers; -1: none.
+type question struct {
+	w         *renewal
+	move, own int   // own is the claim's name
+	before    int   // the name that was made at rev
+	rev       int64 // see before
+	head      int   // the oldest name of the queue; or the whole queue, in which own is then, too
+}
+
+func newQuestions(waiting map[string]int) *questions {
+	return &questions{txn: &pb.TxnRequest{}, listings: map[string]int{}, waiting: waiting}
+}
+
+func (q *questions) ask(o *pb.RequestOp) (at int) {
+	q.txn.Success = append(q.txn.Success, o)
+	return len(q.txn.Success) - 1
+}
+
+// askStateLocked asks about a claim, unless the next round has to pick its lease again.
+func (s *Store) askStateLocked(qs *questions, w *renewal) {
+	c := w.claim
+	switch {
+	case c.held && w.want.seconds != w.class:
+		// Another renewal has found meanwhile that the claim is held. On the waiters'
+		// lease it would end before that renewal's caller stops trusting it.
+		return
+	case s.leases[w.want.seconds] != w.want:
+		// Another lease has replaced this one meanwhile, and another renewal may have
+		// moved the name there already. This one ends before that renewal's caller stops
+		// trusting the claim.
+		return
+	case c.downgrading && (c.lease != w.want || c.moving):
+		w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
+		return
+	}
+	q := question{w: w, move: -1, own: -1, before: -1, head: -1}
+	var before contender
+	follows := false
+	if !c.held && c.Exclusive() && !w.predecessorGone {
+		before, follows = c.lock.beforeLocked(c)
+		c.maybeDuplicate = c.maybeDuplicate || follows && !before.foreign && before.ID == c.ID
+	}
+	if c.lease != w.want || c.moving {
+		c.mayBeOn(w.want)
+		q.move = qs.ask(nested(&pb.TxnRequest{
+			Compare: only(createRev(c.name, c.rev), modRev(c.name, c.mod)),
+			Success: ops(put(c.name, c.value, w.want.id)),
+			Failure: ops(get(c.name)),
+		}))
+	}
+	switch dir := c.lock.dir; {
+	case c.held && q.move >= 0: // the answer to the move tells enough
+	case c.held:
+		q.own = qs.ask(get(c.name))
+	case follows && !c.maybeDuplicate: // one name to read, however long the queue is
+		q.own, q.before, q.rev = qs.ask(get(c.name)), qs.ask(get(before.name)), before.rev
+	case c.Exclusive() && !w.needsQueue && !c.maybeDuplicate && qs.waiting[dir] == 1:
+		q.own, q.head = qs.ask(get(c.name)), qs.ask(oldest(dir))
+	default: // its name is in the whole queue, which all claims of the key share
+		at, ok := qs.listings[dir]
+		if !ok {
+			at = qs.ask(listing(dir))
+			qs.listings[dir] = at
+		}
+		q.own, q.head = at, at
+	}
+	qs.all = append(qs.all, q)
+}
+
+// takeStatesLocked takes the answers to questions, or the error of the transaction.
+func (s *Store) takeStatesLocked(all []question, resp *pb.TxnResponse, err error) {
+	queues := map[int][]contender{}
+	for _, q := range all {
+		if err != nil {
+			s.notReadLocked(q, err)
+			continue
+		}
+		if q.move >= 0 && !s.takeMoveLocked(q.w, answerOf(resp.Responses[q.move]), resp.Header.Revision) {
+			continue
+		}
+		if q.own < 0 || !s.takeReadLocked(q.w, rangeOf(resp.Responses[q.own])) {
+			continue
+		}
+		switch {
+		case q.before >= 0:
+			q.w.takePredecessorLocked(rangeOf(resp.Responses[q.before]), q.rev)
+		case q.head >= 0:
+			queue, ok := queues[q.head]
+			if !ok {
+				k := q.w.claim.lock
+				queue = contenders(k.dir, k.key, rangeOf(resp.Responses[q.head]).Kvs)
+				queues[q.head] = queue
+			}
+			q.w.takeQueueLocked(queue, q.head == q.own)
+		}
+	}
+}
+
+// notReadLocked decides about a claim whose question got an error. A move may have taken
+// effect.
+func (s *Store) notReadLocked(q question, err error) {
+	c := q.w.claim
+	if q.move >= 0 && errors.Is(err, driver.ErrUnknown) {
+		if c.nameIndex < 0 || c.lease == nil || !c.movedAway.IsZero() { // taken over, perhaps not yet
+			c.unresolved = bootclock.Now().Add(unresolvedTime)
+		}
+		c.moving = true
+		if c.lease == nil {
+			c.lease = q.w.want
+		}
+	}
+	if leaseGone(err) && !q.w.want.dead { // the next round uses another
+		s.refreshLocked(q.w.want)
+	}
+	q.w.err, q.w.decided = err, true
 }
 
 // takeMoveLocked takes the answer to a move. It reports whether the claim is now on the
@@ -451,93 +498,5 @@ func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 func (w *renewal) takeHeldLocked() {
 	if w.claim.held && w.want.seconds == w.class {
 		w.state, w.decided = driver.Held, true
-	}
-}
-
-// errTakenOver says that this process looks for its own unresolved request under a name that
-// another process has taken over.
-var errTakenOver = errors.New("another process has the claim, which this one had asked for without an answer")
-
-// adopt finds claims that this process did not make, or whose outcome it does not know:
-// a lease that was detached elsewhere, an acquire without an answer.
-func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int, answers []driver.Renewal, add func(*claim, int)) {
-	for len(unknown) > 0 {
-		part := unknown[:min(len(unknown), maxReads)]
-		unknown = unknown[len(part):]
-		txn := &pb.TxnRequest{}
-		listings := map[string]int{}
-		for _, i := range part {
-			key := claims[i].Key
-			if _, ok := listings[key]; !ok {
-				listings[key] = len(txn.Success)
-				txn.Success = append(txn.Success, listing(s.dir(key)))
-			}
-		}
-		resp, _, err := s.txn(ctx, driver.WaiterTTL/4, txn)
-		if err != nil {
-			err = readFailure(ctx, err)
-			for _, i := range part {
-				answers[i].Err = err
-			}
-			continue
-		}
-		queues := map[string][]contender{}
-		for key, at := range listings {
-			queues[key] = contenders(s.dir(key), key, rangeOf(resp.Responses[at]).Kvs)
-		}
-		for _, i := range part {
-			cl := claims[i]
-			queue := queues[cl.Key]
-			at := find(queue, cl.ID)
-			if at < 0 {
-				answers[i].State = driver.Lost
-				continue
-			}
-			e := queue[at]
-			s.mu.Lock()
-			switch removing, ours := s.removingLocked(cl, e); {
-			case removing && ours:
-				answers[i].State = driver.Lost
-				s.mu.Unlock()
-				continue
-			case removing: // if it came to a lease of ours now, it would be removed
-				answers[i].Err = unavailable(errTakenOver)
-				s.mu.Unlock()
-				continue
-			}
-			k := s.lockLocked(cl.Key)
-			c := k.claims[cl.ID]
-			if c != nil && c.rev == 0 && c.name != e.name {
-				// Another process has put the name. What this one has asked for may yet
-				// come, under its own name.
-				s.endLocked(c)
-				if c.item == nil {
-					s.forgetLocked(c)
-				} else {
-					s.sweepLocked(c)
-				}
-				c = nil
-			}
-			if c == nil {
-				c = &claim{lock: k, nameIndex: -1}
-				k.claims[cl.ID], k.all[c] = c, true
-				if s.isOwnName(k.dir, e.name) {
-					if k.returned == nil {
-						k.returned = map[string]*claim{}
-					}
-					k.returned[e.name] = c
-				}
-			}
-			if c.rev == 0 {
-				c.Claim, c.name, c.value = e.Claim, e.name, e.value
-				c.rev, c.mod, c.lease, c.moving = e.rev, e.mod, nil, true
-				c.deadline = bootclock.Now().Add(driver.WaiterTTL) // until it is renewed
-			}
-			if at < holders(queue) && !c.held {
-				c.held, c.since = true, bootclock.Now()
-			}
-			add(c, i)
-			s.mu.Unlock()
-		}
 	}
 }

@@ -190,12 +190,10 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 	for _, mark := range c.marks() {
 		create = append(create, &zk.CreateRequest{Path: c.parent + "/" + c.guid + mark, Data: data, Acl: s.acl, Flags: sequential})
 	}
-	existed, touch := true, true
-	if !s.parents.known(c.parent) {
-		if existed = s.parents.guess(); existed {
-			if existed, err = c.checkParent(ctx); err != nil {
-				return m, err
-			}
+	existed, touch := s.parents.known(c.parent), true
+	if !existed && s.parents.guess() {
+		if existed, err = c.checkParent(ctx); err != nil {
+			return m, err
 		}
 	}
 	for range tries {

@@ -24,6 +24,10 @@ const (
 	erDeadlock    = 1213
 
 	erInTransaction = 1568
+
+	erOption              = 1290 // an option of the server forbids it, as read_only does
+	erReadOnlyTransaction = 1792
+	erReadOnly            = 1836
 )
 
 // harmless are the errors by which a server refuses a statement, or undoes it,
@@ -53,7 +57,7 @@ var harmless = map[uint16]bool{
 	1213: true, // deadlock
 	1226: true, // a limit of this user
 	1227: true, // a privilege is missing
-	1290: true, // the server is read-only
+	1290: true, // see erOption
 	1364: true, // a column without default
 	1366: true, // wrong value for a column
 	1406: true, // value too long
@@ -106,7 +110,7 @@ func failure(err error, unsure bool) error {
 		return context.DeadlineExceeded
 	}
 	if errors.Is(err, sqldriver.ErrBadConn) {
-		return fmt.Errorf("mysql: %w: the connection ended, or the server is read-only: %w", outcome, err)
+		return fmt.Errorf("mysql: %w: the connection ended: %w", outcome, err)
 	}
 	switch number(err) {
 	case 1044, 1045, 1049, 1130, 1142, 1227, 1698: // see harmless
@@ -117,6 +121,15 @@ func failure(err error, unsure bool) error {
 		return fmt.Errorf("mysql: %w: a transaction holds the lock's row for too long: %w", outcome, err)
 	}
 	return fmt.Errorf("mysql: %w: %w", outcome, err)
+}
+
+// failure is failure, and has connections closed that lead to a server which only reads:
+// after a fail-over the address may lead to the new primary.
+func (s *Store) failure(err error, unsure bool) error {
+	if n := number(err); n == erOption || n == erReadOnlyTransaction || n == erReadOnly {
+		s.moved.Leave()
+	}
+	return failure(err, unsure)
 }
 
 // ErrVersion says that the server is too old.

@@ -150,7 +150,7 @@ func (s *Store) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return joinUnknown(ctx)
 	}
-	return failure(err, uncertain(err))
+	return s.failure(err, uncertain(err))
 }
 
 func changed(res sql.Result) bool {

@@ -56,7 +56,7 @@ func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Cla
 		if ctx.Err() != nil {
 			err = joinUnknown(ctx)
 		} else {
-			err = failure(err, uncertain(err))
+			err = s.failure(err, uncertain(err))
 		}
 		return b.Failed(driver.Renewal{Err: err})
 	}

@@ -183,7 +183,7 @@ func (s *Store) blame(ctx context.Context, err error, unsure bool) error {
 		}
 		return errors.Join(outcome, errSlow)
 	}
-	return failure(err, unsure)
+	return s.failure(err, unsure)
 }
 
 var errSlow = errors.New("mysql: the server has not answered in time")

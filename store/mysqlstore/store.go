@@ -52,7 +52,8 @@ type Store struct {
 	serving sync.WaitGroup
 	poller  poller
 	left    *sqlstore.Abandoned // attempts to acquire
-	hot     contended.Keys      // keys that the single statements cannot serve
+	moved   sqlstore.Moved
+	hot     contended.Keys // keys that the single statements cannot serve
 
 	mu     sync.Mutex
 	queues map[string]*keyQueue // of keys with a transaction under way, or about to be

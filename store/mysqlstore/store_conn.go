@@ -17,13 +17,16 @@ import (
 // of the connection for every statement, and again when it is done.
 
 // A connector makes connections for a pool.
-type connector struct{ sqldriver.Connector }
+type connector struct {
+	sqldriver.Connector
+	moved *sqlstore.Moved
+}
 
 // dialed is the key under which a context says where to put the connection that was
 // dialed.
 type dialed struct{}
 
-func newConnector(m *mysql.Config) (*connector, error) {
+func newConnector(m *mysql.Config, moved *sqlstore.Moved) (*connector, error) {
 	var d net.Dialer
 	m.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		nc, err := d.DialContext(ctx, network, addr)
@@ -36,17 +39,18 @@ func newConnector(m *mysql.Config) (*connector, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &connector{c}, nil
+	return &connector{c, moved}, nil
 }
 
 // Connect implements driver.Connector.
 func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	var nc net.Conn
+	began := time.Now()
 	got, err := c.Connector.Connect(context.WithValue(ctx, dialed{}, &nc))
 	if err != nil {
 		return nil, err
 	}
-	return &conn{libraryConn: got.(libraryConn), net: nc}, nil
+	return &conn{libraryConn: got.(libraryConn), net: nc, began: began, moved: c.moved}, nil
 }
 
 // libraryConn is what a connection of the client library can do.
@@ -68,6 +72,8 @@ type conn struct {
 	net   net.Conn
 	fast  [len(fastTexts)]sqldriver.StmtExecContext // prepared when they are needed
 	spoil bool                                      // it must not be used again
+	began time.Time                                 // when it was asked for
+	moved *sqlstore.Moved
 }
 
 // Close implements driver.Conn. The library fails if it cannot say goodbye to the
@@ -78,7 +84,17 @@ func (c *conn) Close() error {
 }
 
 // IsValid implements driver.Validator.
-func (c *conn) IsValid() bool { return !c.spoil && c.libraryConn.IsValid() }
+func (c *conn) IsValid() bool {
+	return !c.spoil && !c.moved.Since(c.began) && c.libraryConn.IsValid()
+}
+
+// ResetSession implements driver.SessionResetter: the pool closes what it refuses.
+func (c *conn) ResetSession(ctx context.Context) error {
+	if !c.IsValid() {
+		return sqldriver.ErrBadConn
+	}
+	return c.libraryConn.ResetSession(ctx)
+}
 
 // exec executes a statement of the fast path. If ctx ends, it waits a little longer for
 // the answer: see sqlstore.Outlive.

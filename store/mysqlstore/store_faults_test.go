@@ -3,6 +3,7 @@ package mysqlstore
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"sync"
@@ -346,11 +347,35 @@ func TestTheAddressLeadsToAnotherServer(t *testing.T) {
 	}
 	t.Cleanup(func() { s.Close() })
 	drivertest.Elsewhere(t, s, func() {
-		proxy.Retarget(successor.Addr)
 		if _, err := there.Exec("SET GLOBAL read_only = ON"); err != nil {
 			t.Fatal(err)
 		}
+		keepsConnections(t, s, there)
+		proxy.Retarget(successor.Addr)
 	})
+}
+
+// keepsConnections checks that a server which stays read-only is not asked for a connection
+// with each request.
+func keepsConnections(t *testing.T, s *Store, server *sql.DB) {
+	t.Helper()
+	made := func() (n int) {
+		if err := server.QueryRow("SHOW GLOBAL STATUS LIKE 'Connections'").Scan(new(string), &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	const requests = 60
+	began, before := time.Now(), made()
+	for range requests {
+		if _, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("k", "a"), TTL: time.Minute}); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("on a read-only server: %v, want driver.ErrUnavailable", err)
+		}
+	}
+	n, took := made()-before, time.Since(began)
+	if most := 10 * int(1+took/time.Second); n > most && most < requests {
+		t.Errorf("%d connections for %d requests within %v", n, requests, took)
+	}
 }
 
 func TestClosedPool(t *testing.T) {

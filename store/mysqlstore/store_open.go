@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/findings"
+	"github.com/batonhq/baton/internal/sqlstore"
 )
 
 // Server says where the database is. Addr and Database are needed.
@@ -60,13 +61,13 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 	apart := max(1, min(4, n/4))     // for the renewal of what is held
 	s := &Store{own: true, multi: true, remote: c.TLS == nil && !findings.Local(c.Addr), opts: opts}
 	var err error
-	if s.single, err = c.pool(max(1, n-slow-apart), false, opts.stall); err != nil {
+	if s.single, err = c.pool(&s.moved, max(1, n-slow-apart), false, opts.stall); err != nil {
 		return nil, err
 	}
-	if s.slow, err = c.pool(slow, true, opts.stall); err != nil {
+	if s.slow, err = c.pool(&s.moved, slow, true, opts.stall); err != nil {
 		return nil, err
 	}
-	if s.apart, err = c.pool(apart, true, opts.stall); err != nil {
+	if s.apart, err = c.pool(&s.moved, apart, true, opts.stall); err != nil {
 		return nil, err
 	}
 	opened, err := build(ctx, s)
@@ -86,14 +87,13 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 	return opened, nil
 }
 
-func (c Server) pool(size int, multi bool, stall int) (*sql.DB, error) {
+func (c Server) pool(moved *sqlstore.Moved, size int, multi bool, stall int) (*sql.DB, error) {
 	m := mysql.NewConfig()
 	m.Net, m.Addr, m.DBName, m.User, m.Passwd, m.TLS = "tcp", c.Addr, c.Database, c.User, c.Password, c.TLS
 	if m.Timeout = c.ConnectTimeout; m.Timeout == 0 {
 		m.Timeout = 5 * time.Second
 	}
 	m.MultiStatements = multi
-	m.RejectReadOnly = true               // after a fail-over the name may lead to the new primary
 	m.Logger = log.New(io.Discard, "", 0) // a store does not log
 	// Set on every connection that is made, whatever the server's defaults.
 	m.Params = map[string]string{
@@ -102,7 +102,7 @@ func (c Server) pool(size int, multi bool, stall int) (*sql.DB, error) {
 		"sql_mode":                 "'STRICT_ALL_TABLES'",
 		"innodb_lock_wait_timeout": strconv.Itoa(stall),
 	}
-	connector, err := newConnector(m)
+	connector, err := newConnector(m, moved)
 	if err != nil {
 		return nil, fmt.Errorf("mysql: %w: %w", driver.ErrUnavailable, err)
 	}

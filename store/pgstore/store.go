@@ -51,7 +51,7 @@ type Store struct {
 
 	limitSweep limitSweeper
 
-	moved atomic.Pointer[time.Time] // when leave last closed the connections
+	moved sqlstore.Moved
 }
 
 var (
@@ -341,16 +341,10 @@ func giveBack(conn *pgxpool.Conn) {
 	}
 }
 
-// settling is how long a pool of the store's own keeps the connections that replace those
-// to a wrong server: a fail-over takes a while, and a server is not asked for a connection
-// with each request.
-const settling = time.Second
-
 // leave closes the connection that has led to the wrong server, and all others of the
 // store's own pools.
 func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
-	now, last := time.Now(), s.moved.Load()
-	if s.owned && (last != nil && now.Sub(*last) < settling || !s.moved.CompareAndSwap(last, &now)) {
+	if s.owned && !s.moved.Leave() {
 		return
 	}
 	_ = conn.Conn().Close(ctx)

@@ -3,6 +3,7 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -69,9 +70,11 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return s.limits.Take(ctx, r)
 }
 
-func (s *Store) newLimits() *sqlstore.Limits {
+// newLimits returns limits whose transactions take at most that long: those of other
+// requests for the same key wait for them, and a connection may be dead.
+func (s *Store) newLimits(within time.Duration) *sqlstore.Limits {
 	return sqlstore.NewLimits(traits.Store, batch.Config[*sqlstore.LimitOp]{
-		Max: maxMerged, InFlight: int(s.pool.Config().MaxConns), Grace: s.patience,
+		Max: maxMerged, InFlight: int(s.pool.Config().MaxConns), Grace: s.patience, Timeout: within,
 	}, func(ctx context.Context) (sqlstore.LimitRows, error) {
 		if s.closed.Load() {
 			return nil, driver.ErrClosed
@@ -98,7 +101,7 @@ func (c *limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx,
 	if err == nil && t.Clock == 0 {
 		return nil, nil
 	}
-	return t, c.failed(ctx, c.conn, err)
+	return t, c.failed(ctx, err)
 }
 
 func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (refused bool, err error) {
@@ -107,7 +110,7 @@ func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.L
 		again := isCode(err, deadlock) || isCode(err, notSerializable) || isCode(err, idledTooLong)
 		if !again || tries == 1 || ctx.Err() != nil {
 			closed := c.conn.Conn().IsClosed()
-			return !closed && errors.As(err, new(*pgconn.PgError)), c.failed(ctx, c.conn, err)
+			return !closed && errors.As(err, new(*pgconn.PgError)), c.failed(ctx, err)
 		}
 		// Only row locks that a person takes by hand can make a circle. The pause lets a
 		// transaction that waits for what we had locked wake up before we lock it again.
@@ -123,6 +126,21 @@ func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.L
 			}
 		}
 	}
+}
+
+// failed is the failure of a request. The context is not that of its caller.
+func (c *limitRows) failed(ctx context.Context, err error) error {
+	if isCode(err, readOnly) {
+		c.leave(ctx, c.conn)
+	}
+	if err = failure(context.WithoutCancel(ctx), err); err == nil || ctx.Err() == nil {
+		return err
+	}
+	outcome := driver.ErrUnavailable
+	if errors.Is(err, driver.ErrUnknown) {
+		outcome = driver.ErrUnknown
+	}
+	return fmt.Errorf("postgres: %w: the server has not answered in time", outcome)
 }
 
 // attempt decides in one transaction.

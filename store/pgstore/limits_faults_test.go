@@ -172,3 +172,33 @@ func TestLimitsOfAStoppedProcess(t *testing.T) {
 		t.Errorf("%+v, want 5 left", d)
 	}
 }
+
+// A connection is dead, and no caller's context ends: the request ends all the same, and
+// those that come later for the same key are served on another connection.
+func TestLimitsOnADeadConnection(t *testing.T) {
+	t.Parallel()
+	server, url := database(t)
+	proxy := faultproxy.New(t, server.Addr)
+	s := openOn(t, newPool(t, strings.Replace(url, server.Addr, proxy.Addr, 1)), func(o *options) { o.decide = time.Second })
+	mustTake(t, s, take(window(9), 1, "k"))
+	proxy.HalfOpen()
+	errs := make(chan error, 3)
+	for range cap(errs) {
+		go func() {
+			_, err := s.Take(context.Background(), take(window(9), 1, "k"))
+			errs <- err
+		}()
+	}
+	served := 0
+	for range cap(errs) {
+		switch err := <-errs; {
+		case err == nil:
+			served++
+		case !errors.Is(err, driver.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded):
+			t.Errorf("on a connection that is dead: %v", err)
+		}
+	}
+	if d := mustTake(t, s, take(window(9), 0, "k")); d.Limits[0].Remaining != int64(8-served) {
+		t.Errorf("%+v, and %d were allowed", d, served)
+	}
+}

@@ -109,13 +109,15 @@ type options struct {
 	early  bool          // the first time at once
 
 	patience time.Duration // how long a request goes on when its context has ended
+	decide   time.Duration // how long a transaction about limits may take
 
 	repeats []time.Duration // see sqlstore.Abandoned
 }
 
 func defaults() options {
 	return options{
-		poll: 5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace,
+		decide: 10 * time.Second,
+		poll:   5 * time.Millisecond, idle: 10 * time.Minute, sweep: 20 * time.Second, patience: sqlstore.Grace,
 		repeats: sqlstore.Repeats, early: rand.IntN(16) == 0,
 	}
 }
@@ -160,7 +162,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	s.renewal = sqlstore.NewRenewals(renewingConns, s.renewWith(s.renewing))
 	s.confirm = sqlstore.NewRenewals(max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool))
 	s.batcher.init(s, s.batcher.sendLocks)
-	s.limits = s.newLimits()
+	s.limits = s.newLimits(o.decide)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
 	s.limitSweep.init()
@@ -321,14 +323,6 @@ func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, arg
 		s.leave(later, conn)
 	}
 	giveBack(conn)
-	return failure(ctx, err)
-}
-
-// failed is the failure of a request on a connection that is still needed.
-func (s *Store) failed(ctx context.Context, conn *pgxpool.Conn, err error) error {
-	if isCode(err, readOnly) {
-		s.leave(ctx, conn)
-	}
 	return failure(ctx, err)
 }
 

@@ -1,4 +1,5 @@
-// Package bound limits how long a call may take, without a new context for each call.
+// Package bound limits how long a call may take: one to a store, without a new context for
+// each, and one that ignores contexts.
 package bound
 
 import (

@@ -21,6 +21,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/batch"
+	"github.com/batonhq/baton/internal/bound"
 	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/workers"
 )
@@ -66,29 +67,12 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 // connect makes a client. The client logs in, if at all, before it is returned, and
 // bounds that only by its own time-out.
 func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
-	type made struct {
-		client *clientv3.Client
-		err    error
+	client, err := bound.Call(ctx, func() (*clientv3.Client, error) { return clientv3.New(clientConfig(at)) },
+		func(late *clientv3.Client) { late.Close() })
+	if err != nil && err != ctx.Err() {
+		err = readFailure(ctx, err)
 	}
-	done := make(chan made, 1)
-	go func() {
-		c, err := clientv3.New(clientConfig(at))
-		done <- made{c, err}
-	}()
-	select {
-	case m := <-done:
-		if m.err != nil {
-			return nil, readFailure(ctx, m.err)
-		}
-		return m.client, nil
-	case <-ctx.Done():
-		go func() {
-			if m := <-done; m.err == nil {
-				m.client.Close()
-			}
-		}()
-		return nil, ctx.Err()
-	}
+	return client, err
 }
 
 // verifying verifies every endpoint by the name that was asked for, if one was: gRPC

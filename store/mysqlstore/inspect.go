@@ -97,7 +97,7 @@ func (s *Store) readInfos(ctx context.Context, where string, limit int) (infos [
 			func(r *sql.Rows) error {
 				var x row
 				k := &x.Key
-				if err := r.Scan(&x.key, &k.Last, &k.Busy, &k.Token, &k.Weight, &k.ID, &k.Owner, &k.Since, &k.Ends); err != nil {
+				if err := r.Scan(append([]any{&x.key}, keyFields(k)...)...); err != nil {
 					return err
 				}
 				if rows = append(rows, x); k.Busy {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bound"
 	"github.com/batonhq/baton/internal/findings"
 )
 
@@ -123,41 +124,28 @@ func (s *Store) examineSettings(ctx context.Context, all *findings.Table) {
 
 // ask sends one of the commands of four letters to the server of the connection.
 func (s *Store) ask(ctx context.Context, command string) (string, error) {
-	type answer struct {
-		text string
-		err  error
-	}
-	got := make(chan answer, 1)
-	go func() {
+	return bound.Call(ctx, func() (string, error) {
 		dial := s.session.Dial
 		if dial == nil {
 			dial = net.DialTimeout
 		}
 		c, err := dial("tcp", s.conn.Server(), 3*time.Second)
 		if err != nil {
-			got <- answer{err: err}
-			return
+			return "", err
 		}
 		defer c.Close()
 		stop := context.AfterFunc(ctx, func() { c.Close() })
 		defer stop()
 		_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // otherwise the next use fails
-		_, err = io.WriteString(c, command)
-		var b []byte
-		if err == nil {
-			b, err = io.ReadAll(io.LimitReader(c, 1<<20))
+		if _, err = io.WriteString(c, command); err != nil {
+			return "", err
 		}
+		b, err := io.ReadAll(io.LimitReader(c, 1<<20))
 		if len(b) > 0 {
 			err = nil // some servers reset the connection at the end
 		}
-		got <- answer{string(b), err}
-	}()
-	select {
-	case a := <-got:
-		return a.text, a.err
-	case <-ctx.Done():
-		return "", ctx.Err()
-	}
+		return string(b), err
+	}, nil)
 }
 
 func fields(text, between string) map[string]string {

@@ -18,6 +18,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
+	"github.com/batonhq/baton/internal/bound"
 	"github.com/batonhq/baton/internal/workers"
 )
 
@@ -87,20 +88,16 @@ func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credenti
 	if _, err := session.await(ctx); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() { done <- conn.AddAuth("digest", []byte(credentials)) }()
-	select {
-	case err := <-done:
-		if errors.Is(err, zk.ErrAuthFailed) {
-			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrDenied, err)
-		}
-		if err != nil {
-			return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrUnavailable, err)
-		}
-		return nil
-	case <-ctx.Done():
-		return unavailable(ctx.Err())
+	_, err := bound.Call(ctx, func() (any, error) { return nil, conn.AddAuth("digest", []byte(credentials)) }, nil)
+	switch {
+	case errors.Is(err, zk.ErrAuthFailed):
+		return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrDenied, err)
+	case err != nil && ctx.Err() == nil:
+		return fmt.Errorf("zookeeper: %w: authenticate: %w", driver.ErrUnavailable, err)
+	case err != nil:
+		return unavailable(err)
 	}
+	return nil
 }
 
 // DefaultSession is the session time-out that Open asks for. Half of it is the

@@ -55,8 +55,13 @@ type bench struct {
 	notes    []string // what readers of the report should know
 }
 
-// warmUp is the time before each measurement.
-func (b *bench) warmUp() time.Duration { return b.time / 4 }
+// warmUp is the time before a measurement of the rival.
+func (b *bench) warmUp(rv rival) time.Duration {
+	if rv.manyStores {
+		return 10 * b.time / 4
+	}
+	return b.time / 4
+}
 
 // timeOf is how long a rival is measured in one repetition of w.
 func (b *bench) timeOf(w *workload) time.Duration {

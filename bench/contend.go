@@ -52,7 +52,7 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 		result := make(chan tally, 1)
 		go func() { result <- fight(ctx, a, r, 0, n, key) }()
 
-		if err := sleep(ctx, b.warmUp()); err != nil {
+		if err := sleep(ctx, b.warmUp(rv)); err != nil {
 			a.phase.Store(stopped)
 			<-result
 			return nil, err
@@ -264,7 +264,7 @@ func measureRate(n, batch int, keysOf func(*bench, *workload, rival) func(i int)
 				times[i] = h
 			})
 		}
-		err = sleep(ctx, b.warmUp())
+		err = sleep(ctx, b.warmUp(rv))
 		stopProfile, failed := b.profile(w, rv.name)
 		if failed != nil {
 			stopProfile = func() {}
@@ -361,7 +361,7 @@ func fightOfProcesses(ctx context.Context, b *bench, w *workload, rv rival, proc
 			return nil, err
 		}
 	}
-	if err := sleep(ctx, b.warmUp()); err != nil {
+	if err := sleep(ctx, b.warmUp(rv)); err != nil {
 		return nil, err
 	}
 	before, err := effortOf(b.env, w, a, false)

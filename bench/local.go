@@ -131,7 +131,7 @@ var sqliteRivals = []rival{
 	},
 	{
 		name:  "baton-noline",
-		about: noLine("SQLite"),
+		about: noLine("SQLite"), manyStores: true,
 		open: func(e *env, goroutines int) (*room, error) {
 			return batonRoom(goroutines, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) {
 				s, err := sqlitestore.Open(context.Background(), e.sqlitePath())

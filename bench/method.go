@@ -41,7 +41,7 @@ func describe(b *bench, res *results) method {
 		say("The SQLite file is under %s; a write of 4 KiB with fsync takes %s there (median of 50).", filepath.Dir(b.env.dir), span(fsyncTime(b.env.dir)))
 	}
 	say("%d repetitions, each of all workloads in turn, the order of the rivals rotating: figures are medians over the repetitions, ratios are medians of the ratios to the named rival within the same repetition.", b.reps)
-	say("Each measurement lasts %v after a warm-up of %v, and those of SQL databases under contention twice that. Locking is a closed loop: no pause between unlock and lock, nothing in the critical section but the checks.", b.time, b.warmUp())
+	say("Each measurement lasts %v after a warm-up of %v, of ten times that for baton-noline, whose servers plan statements on many connections first; those of SQL databases under contention last twice that. Locking is a closed loop: no pause between unlock and lock, nothing in the critical section but the checks.", b.time, b.warmUp(rival{}))
 	say("*-pair: one goroutine in a process that shares one CPU with the server (GOMAXPROCS=1), but for SQLite and memory; rivals alternate in blocks of %d pairs; quantiles are exact. Not pinned, a round trip costs 14 µs or 65–80 µs depending on which CPU the kernel wakes.", pairsPerBlock)
 	say("redis-doors*: the agent by a Unix socket, the server by HTTP/1.1 on loopback, each a process of its own; both are called from this process, whose client is counted, too.")
 	say("zk-newkey: a key for each pair, never locked before. etcd-aged: a key that has been locked %d times before, the raw one too.", b.age)

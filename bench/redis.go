@@ -39,7 +39,7 @@ var redisRivals = []rival{
 	{
 		name:  "baton-noline",
 		about: noLine("Redis"),
-		open:  openBatonRedis,
+		open:  openBatonRedis, manyStores: true,
 	},
 	{
 		name:  "agent",

@@ -37,6 +37,9 @@ type Text struct {
 	Left time.Duration // how much longer it is kept, at least; 0 if the store does not know
 }
 
+// never is no text, so that a Swap of it is refused with what is there.
+const never = "?"
+
 // Texts is the ability of a store. A text that has expired by the store's clock is as if
 // it were not there. Both functions obey their context; their errors are those of
 // driver.Records.
@@ -49,7 +52,8 @@ type Texts struct {
 	// removes the text. Swap returns what the key has afterwards, and whether old was
 	// there. Two equal texts are one: only the time changes.
 	//
-	// With old and next empty, Swap only looks, and writes nothing.
+	// With old and next empty, Swap only looks. Otherwise a server that may not write
+	// answers with an error, also if old is not there: it may not have heard of what is.
 	Swap func(ctx context.Context, f Folder, key, old, next string, keep time.Duration) (is Text, swapped bool, err error)
 
 	// List returns the texts whose keys begin with prefix. It reads page by page and is no

@@ -31,8 +31,9 @@ func (s *Overrides) SetOverride(ctx context.Context, o limits.Override, keep tim
 	if err := limits.CheckOverride(o, keep); err != nil {
 		return err
 	}
-	var old, next string
+	old, next := never, ""
 	if keep > 0 {
+		old = ""
 		others := 0
 		for is, err := range s.texts.List(ctx, OverridesFolder, "") {
 			switch {
@@ -51,7 +52,7 @@ func (s *Overrides) SetOverride(ctx context.Context, o limits.Override, keep tim
 	}
 	for {
 		is, swapped, err := s.texts.Swap(ctx, OverridesFolder, o.Key, old, next, keep)
-		if swapped || err != nil {
+		if swapped || err != nil || is.Text == next {
 			return err
 		}
 		old = is.Text

@@ -56,7 +56,7 @@ func (r *Records) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.
 	delete(r.begun, a.Key)
 	r.mu.Unlock()
 	if st, err := record.Parse(is.Text); err != nil || st.Token != a.Token {
-		if is, err = r.look(ctx, a.Key); err != nil {
+		if is, err = r.look(ctx, a.Key, never); err != nil {
 			return driver.Record{}, err
 		}
 	}
@@ -69,7 +69,7 @@ func (r *Records) FindRecord(ctx context.Context, key string) (driver.Record, er
 	if err := check.Key(key); err != nil {
 		return driver.Record{}, err
 	}
-	is, err := r.look(ctx, key)
+	is, err := r.look(ctx, key, "")
 	if err != nil {
 		return driver.Record{}, err
 	}
@@ -82,15 +82,16 @@ func (r *Records) ForgetRecord(ctx context.Context, key string) error {
 	if err := check.Key(key); err != nil {
 		return err
 	}
-	is, err := r.look(ctx, key)
+	is, err := r.look(ctx, key, never)
 	if err == nil {
 		_, _, err = r.change(ctx, is, 0, (*record.State).Forget)
 	}
 	return err
 }
 
-func (r *Records) look(ctx context.Context, key string) (Text, error) {
-	is, _, err := r.texts.Swap(ctx, RecordsFolder, key, "", "", 0)
+// look returns what is there. With never as old, it is from a server that may write.
+func (r *Records) look(ctx context.Context, key, old string) (Text, error) {
+	is, _, err := r.texts.Swap(ctx, RecordsFolder, key, old, "", 0)
 	is.Key = key
 	return is, err
 }

@@ -32,8 +32,7 @@ var (
 	breakScript     = script("break", "clock", "state", "end_held")
 	raiseScript     = script("raise", "clock")
 	simpleScript    = script("simple_rest", "simple", "rate", "window", "approx", "bucket", "several", "decide")
-	recordScript    = script("record")
-	overrideScript  = script("override")
+	swapScript      = script("swap")
 	keptScript      = script("limit_look")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 

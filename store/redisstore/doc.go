@@ -19,12 +19,10 @@
 //	<prefix>baton:r:{…}       the state of a rate limit: numbers
 //	<prefix>baton:d:<id>:{…}  when a request to a limit was allowed, and for
 //	                          which turn
-//	<prefix>baton:V           hash: the overrides of limits, by their keys: N, period
-//	                          in µs or 0, burst or 0, and until when, in µs since 1970
-//	<prefix>baton:o:{…}       hash: what is known of an operation that is to happen
-//	                          once. token, owner, attempts, state (begun,
-//	                          succeeded, failed), began, finished, result; times
-//	                          are microseconds since 1970
+//	<prefix>baton:V           hash: the overrides of limits, by their keys: until when, in
+//	                          µs since 1970, and a line of JSON
+//	<prefix>baton:o:{…}       what is known of an operation that is to happen once: a
+//	                          line of JSON and, behind it, the result
 //
 // A limit's state is the list of numbers that package internal/rate makes of it.
 // It is gone as soon as it has no effect any more.

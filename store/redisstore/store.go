@@ -16,6 +16,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/findings"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/quorum"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -25,6 +26,9 @@ import (
 // driver.Downgrader, driver.Mover, driver.Renamer, driver.Together, driver.Examiner,
 // driver.Clock and quorum.Member. Use New or Open.
 type Store struct {
+	records
+	overrides
+
 	client     wire.Client
 	owned      bool // the client is ours to close
 	names      *names
@@ -143,6 +147,8 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 		channel:  n.own + strings.ToLower(rand.Text()[:13]),
 		everyone: n.own + "everyone",
 	}
+	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
+	s.records, s.overrides = kept.NewRecords(texts), kept.NewOverrides(texts)
 	s.pushes.open = s.subscribe
 	s.batcher.off, s.batcher.one, s.batcher.many = n.cluster, s.single, s.several
 	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral

@@ -1,7 +1,6 @@
 // Package record is the state machine of driver.Records for one operation: how each
-// call changes it. It has no clock and no store. Stores that cannot decide on their
-// servers run it between a read and a conditional write, and the other stores are
-// compared with it.
+// call changes it. It has no clock and no store. Package kept runs it between a read and a
+// conditional write.
 package record
 
 import (
@@ -25,7 +24,7 @@ type State struct {
 	Result   []byte
 	Began    int64
 	Finished int64
-	Until    int64 // 0 where the store itself removes what has expired
+	Until    int64 // when it ends; 0: only the store knows. It is not part of the text
 }
 
 // Exists reports whether there is a record at a time.
@@ -125,13 +124,24 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// Word is the word for the state.
-func (s State) Word() string { return Word(s.Done, driver.Outcome{Failed: s.Failed, Retry: s.Retry}) }
+// The words for the state of an operation, as operators read them.
+const (
+	begun     = "begun"  // or crashed
+	failed    = "failed" // and another attempt may begin
+	final     = "final"  // it has failed for good
+	succeeded = "succeeded"
+)
 
-// SetWord sets what Word has said.
-func (s *State) SetWord(word string) {
-	done, o := Read(word)
-	s.Done, s.Failed, s.Retry = done, o.Failed, o.Retry
+func (s State) word() string {
+	switch {
+	case s.Retry:
+		return failed
+	case s.Failed:
+		return final
+	case s.Done:
+		return succeeded
+	}
+	return begun
 }
 
 // A head is the first line of the text of a State.
@@ -142,7 +152,6 @@ type head struct {
 	Attempts int64     `json:"attempts"`
 	Began    time.Time `json:"began"`
 	Finished time.Time `json:"finished,omitzero"`
-	Until    int64     `json:"until_us,omitempty"`
 }
 
 // Text is what stores keep: a line of JSON that an operator can read, and the result
@@ -151,7 +160,7 @@ func (s State) Text() string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(head{s.Word(), s.Token, s.Owner, s.Attempts, moment(s.Began).UTC(), moment(s.Finished).UTC(), s.Until}) // nothing in it can fail
+	_ = e.Encode(head{s.word(), s.Token, s.Owner, s.Attempts, moment(s.Began).UTC(), moment(s.Finished).UTC()}) // nothing in it can fail
 	b.Write(s.Result)
 	return b.String()
 }
@@ -164,8 +173,11 @@ func Parse(text string) (State, error) {
 	if err := json.Unmarshal([]byte(line), &h); err != nil {
 		return State{}, fmt.Errorf("what is kept of an operation cannot be read: %w", err)
 	}
-	s := State{Token: h.Token, Owner: h.Owner, Attempts: h.Attempts, Result: []byte(result), Began: micros(h.Began), Finished: micros(h.Finished), Until: h.Until}
-	if s.SetWord(h.State); s.Token <= 0 || s.Word() != h.State {
+	s := State{
+		Token: h.Token, Owner: h.Owner, Attempts: h.Attempts, Result: []byte(result), Began: micros(h.Began), Finished: micros(h.Finished),
+		Done: h.State == succeeded || h.State == final, Failed: h.State == final, Retry: h.State == failed,
+	}
+	if s.Token <= 0 || s.word() != h.State {
 		return State{}, fmt.Errorf("what is kept of an operation has no token or no state: %.100q", line)
 	}
 	return s, nil

@@ -47,12 +47,13 @@
 //
 // # Records
 //
-// The record of an operation is one line of JSON in a persistent node,
+// The record of an operation is a line of JSON, and the result behind it, in a persistent
+// node,
 //
 //	<root>/%records/<3 digits>/<key>
 //
-// in one of 4096 folders, because no server lists a folder of very many nodes. It says
-// until when it is kept, by the server's clock, which the server tells to a process
+// in one of 4096 folders, because no server lists a folder of very many nodes. Before
+// it are when it was written and until when it is kept, by the server's clock, which the server tells to a process
 // that writes; a leader whose clock is ahead of its predecessor's forgets the record
 // that much earlier. Processes that write records later delete those that have expired.
 // Every call reads after a sync, so that no server answers with an old state.

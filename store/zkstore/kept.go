@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"hash/fnv"
 	"iter"
+	"math"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -13,9 +15,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/bootclock"
-	"github.com/batonhq/baton/internal/record"
+	"github.com/batonhq/baton/internal/kept"
 )
 
 var (
@@ -23,9 +24,12 @@ var (
 	_ driver.RecordLister = (*Store)(nil)
 )
 
-// Records are nodes below folders with a name that no key has, and hold one line of
-// JSON each. There are many folders, as a server cannot list one of more than some ten
-// thousand nodes.
+// records implements driver.Records and driver.RecordLister. A step takes three requests,
+// and one more every few seconds to ask for the time.
+type records = kept.Records
+
+// Records are nodes below folders with a name that no key has. There are many folders, as a
+// server cannot list one of more than some ten thousand nodes.
 const (
 	recordsNode   = "%records"
 	recordFolders = 4096
@@ -45,10 +49,6 @@ const (
 	// is made again: a process that reads a node and writes it in the same session
 	// cannot meet another node of the same version.
 	deadFor = 5 * time.Minute
-
-	// The end of a record that was forgotten: long ago by any clock. Its Finished is
-	// when it was forgotten.
-	forgotten = 1
 
 	// How old the last reading of the server's clock may be.
 	clockAge = 5 * time.Second
@@ -124,13 +124,13 @@ func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 	}
 }
 
-// recordNowOf is recordNow at a time when it is certain whether a record exists. All
-// processes agree about that: a process for which the record's end lies between the
+// recordNowOf is recordNow at a time when it is certain whether an end has passed. All
+// processes agree about that: a process for which the end lies between the
 // bounds asks again, for a millisecond and a round trip.
-func (s *Store) recordNowOf(ctx context.Context, st record.State) (from, to int64, err error) {
+func (s *Store) recordNowOf(ctx context.Context, ends int64) (from, to int64, err error) {
 	for {
 		from, to, err = s.recordNow(ctx)
-		if err != nil || st.Exists(from) == st.Exists(to) {
+		if err != nil || from < ends == (to < ends) {
 			return from, to, err
 		}
 		s.recordClock.forget()
@@ -158,16 +158,43 @@ func (s *Store) makeRecordNode(ctx context.Context, path string) error {
 	}
 }
 
-// A keptRecord is a record as the server has it.
-type keptRecord struct {
-	record.State
+// A textNode is a text as the server has it: when it was written and when it ends, in
+// microseconds of the server's clock, and the text, with a space between. An empty text was
+// removed. What another program wrote is a text that lasts.
+type textNode struct {
+	text    string
+	at      int64 // the latest time that it can have been for the writer
+	ends    int64
 	exists  bool
 	version int32
 	link    *link // the session that it was read in
 }
 
+func textNodeOf(data []byte) (n textNode, ours bool) {
+	numbers := strings.SplitN(string(data), " ", 3)
+	if len(numbers) == 3 {
+		var errAt, errEnds error
+		n.at, errAt = strconv.ParseInt(numbers[0], 10, 64)
+		n.ends, errEnds = strconv.ParseInt(numbers[1], 10, 64)
+		n.text, ours = numbers[2], errAt == nil && errEnds == nil
+	}
+	if !ours {
+		n = textNode{text: string(data), ends: math.MaxInt64}
+	}
+	return n, ours
+}
+
+// is is the text at a time on the server, between two bounds.
+func (n textNode) is(key string, from, to int64) kept.Text {
+	if n.text == "" || n.ends <= from {
+		return kept.Text{}
+	}
+	// Another process may have written it by its later bound, which may be later than ours.
+	return kept.Text{Key: key, Text: n.text, Left: time.Duration(max(n.ends-max(to, n.at), 0)) * time.Microsecond}
+}
+
 // readRecord reads what the server has, after all that was written before.
-func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err error) {
+func (s *Store) readRecord(ctx context.Context, key string) (k textNode, err error) {
 	if s.closed.Load() {
 		return k, driver.ErrClosed
 	}
@@ -180,77 +207,49 @@ func (s *Store) readRecord(ctx context.Context, key string) (k keptRecord, err e
 		data, stat, err := c.Get(path)
 		return nodeData{data, stat}, err
 	})
-	k.link = t.link
-	if err == zk.ErrNoNode {
-		return k, nil
-	} else if err != nil {
+	if err == nil {
+		k, _ = textNodeOf(n.data)
+		k.exists, k.version = true, n.stat.Version
+	} else if err != zk.ErrNoNode {
 		return k, refused("read", path, err)
 	}
-	k.exists, k.version = true, n.stat.Version
-	if k.State, err = record.Parse(string(n.data)); err != nil {
-		return k, fmt.Errorf("zookeeper node %s: %w", path, err)
-	}
+	k.link = t.link
 	return k, nil
 }
 
-// BeginAttempt implements driver.Records. It takes three requests, and one more every
-// few seconds to ask for the time.
-func (s *Store) BeginAttempt(ctx context.Context, a driver.Attempt, keep time.Duration) (driver.Record, error) {
-	if err := check.Begin(a, keep); err != nil {
-		return driver.Record{}, err
-	}
-	r, err := s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Begin(a, now, keep) })
-	if err == nil && rand.N(sweepOneIn) == 0 {
-		s.sweepRecords()
-	}
-	return r, err
-}
-
-// FinishAttempt implements driver.Records.
-func (s *Store) FinishAttempt(ctx context.Context, a driver.Attempt, o driver.Outcome, keep time.Duration) (driver.Record, error) {
-	if err := check.Finish(a, o, keep); err != nil {
-		return driver.Record{}, err
-	}
-	return s.changeRecord(ctx, a.Key, func(st *record.State, now int64) (bool, error) { return st.Finish(a, o, now, keep) })
-}
-
-// changeRecord reads the record and writes what change makes of it, until the record
-// was not changed in between. Each change is idempotent, so a caller whose write had no
-// answer may ask again.
-func (s *Store) changeRecord(ctx context.Context, key string, change func(*record.State, int64) (bool, error)) (driver.Record, error) {
+// swapText reads the text and writes the next one, until the node was not changed in
+// between.
+func (s *Store) swapText(ctx context.Context, _ kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
 	for {
-		k, err := s.readRecord(ctx, key)
+		n, err := s.readRecord(ctx, key)
 		if err != nil {
-			return driver.Record{}, err
+			return kept.Text{}, false, err
 		}
-		from, to, err := s.recordNowOf(ctx, k.State)
+		from, to, err := s.recordNowOf(ctx, n.ends)
 		if err != nil {
-			return driver.Record{}, err
+			return kept.Text{}, false, err
 		}
-		st := k.State
-		if !st.Exists(from) {
-			st = record.State{}
+		if is = n.is(key, from, to); is.Text != old || old == next && next == "" {
+			return is, is.Text == old, nil
 		}
-		changed, err := change(&st, to)
+		ends := to + (keep + time.Microsecond - 1).Microseconds()
+		written, err := s.writeRecord(ctx, key, n, fmt.Appendf(nil, "%d %d %s", to, ends, next))
 		if err != nil {
-			return driver.Record{}, err
+			return kept.Text{}, false, err
 		}
-		if !changed {
-			return k.Record(key, from), nil
-		}
-		switch written, err := s.writeRecord(ctx, key, k, st); {
-		case err != nil:
-			return driver.Record{}, err
-		case written:
-			return st.Record(key, to), nil
+		if written {
+			if rand.N(sweepOneIn) == 0 {
+				s.sweepRecords()
+			}
+			return kept.Text{Text: next, Left: keep}, true, nil
 		}
 	}
 }
 
 // writeRecord replaces the record that was read. It reports whether that was still
 // there.
-func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st record.State) (bool, error) {
-	path, text := s.recordPath(key), []byte(st.Text())
+func (s *Store) writeRecord(ctx context.Context, key string, k textNode, text []byte) (bool, error) {
+	path := s.recordPath(key)
 	if k.link.id != s.session.link().id {
 		return false, nil // too late to compare versions
 	}
@@ -275,46 +274,17 @@ func (s *Store) writeRecord(ctx context.Context, key string, k keptRecord, st re
 	return false, refused("write", path, err)
 }
 
-// FindRecord implements driver.Records.
-func (s *Store) FindRecord(ctx context.Context, key string) (driver.Record, error) {
-	if err := check.Key(key); err != nil {
-		return driver.Record{}, err
-	}
-	k, _, to, err := s.findRecord(ctx, key)
-	if err != nil {
-		return driver.Record{}, err
-	}
-	// Another process may have made it by its later bound, which may be later than
-	// ours.
-	return k.Record(key, max(to, k.Began, k.Finished)), nil
-}
-
-// findRecord reads a record that exists, and the time after that.
-func (s *Store) findRecord(ctx context.Context, key string) (k keptRecord, from, to int64, err error) {
-	if k, err = s.readRecord(ctx, key); err != nil {
-		return k, 0, 0, err
-	}
-	if !k.exists {
-		return k, 0, 0, driver.ErrNoRecord
-	}
-	if from, to, err = s.recordNowOf(ctx, k.State); err == nil && !k.Exists(from) {
-		err = driver.ErrNoRecord
-	}
-	return k, from, to, err
-}
-
-// ListRecords implements driver.RecordLister. It lists every folder that there is, and
-// reads results, too. It leaves out what is no record.
-func (s *Store) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
-	return func(yield func(driver.Record, error) bool) {
-		err := s.listRecords(ctx, prefix, func(r driver.Record) bool { return yield(r, nil) })
+// listTexts lists every folder that there is, and reads texts as a whole.
+func (s *Store) listTexts(ctx context.Context, _ kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
+	return func(yield func(kept.Text, error) bool) {
+		err := s.listRecords(ctx, prefix, func(is kept.Text) bool { return yield(is, nil) })
 		if err != nil {
-			yield(driver.Record{}, err)
+			yield(kept.Text{}, err)
 		}
 	}
 }
 
-func (s *Store) listRecords(ctx context.Context, prefix string, show func(driver.Record) bool) error {
+func (s *Store) listRecords(ctx context.Context, prefix string, show func(kept.Text) bool) error {
 	if s.closed.Load() {
 		return driver.ErrClosed
 	}
@@ -357,7 +327,7 @@ func (s *Store) listRecords(ctx context.Context, prefix string, show func(driver
 
 // showRecords shows those of the keys that have a record. more reports whether show
 // wants more.
-func (s *Store) showRecords(ctx context.Context, keys []string, show func(driver.Record) bool) (more bool, err error) {
+func (s *Store) showRecords(ctx context.Context, keys []string, show func(kept.Text) bool) (more bool, err error) {
 	data, errs := make([]nodeData, len(keys)), make([]error, len(keys))
 	each(len(keys), func(i int) { data[i], errs[i] = s.get(ctx, s.recordPath(keys[i])) })
 	from, to, err := s.recordNow(ctx)
@@ -370,29 +340,12 @@ func (s *Store) showRecords(ctx context.Context, keys []string, show func(driver
 		} else if errs[i] != nil {
 			return false, refused("read", s.recordPath(key), errs[i])
 		}
-		st, err := record.Parse(string(data[i].data))
-		if err == nil && st.Exists(from) && !show(st.Listed(key, max(to, st.Began, st.Finished))) {
+		n, _ := textNodeOf(data[i].data)
+		if is := n.is(key, from, to); is.Text != "" && !show(is) {
 			return false, nil
 		}
 	}
 	return true, nil
-}
-
-// ForgetRecord implements driver.Records.
-func (s *Store) ForgetRecord(ctx context.Context, key string) error {
-	if err := check.Key(key); err != nil {
-		return err
-	}
-	for {
-		k, from, _, err := s.findRecord(ctx, key)
-		if err != nil {
-			return err
-		}
-		k.State.Until, k.Finished, k.Result = forgotten, from, nil
-		if written, err := s.writeRecord(ctx, key, k, k.State); written || err != nil {
-			return err
-		}
-	}
 }
 
 // sweepRecords deletes expired records among a few nodes of some folders, in the
@@ -445,8 +398,8 @@ func (s *Store) sweepFolder(ctx context.Context, folder string, most int) (looks
 		} else if err != nil {
 			return looks, err
 		}
-		st, err := record.Parse(string(n.data))
-		if err != nil || max(st.Until, st.Finished)+s.deadFor.Microseconds() > from {
+		text, ours := textNodeOf(n.data)
+		if !ours || text.ends+s.deadFor.Microseconds() > from {
 			continue // a node that is no record is not ours to delete
 		}
 		_, _, err = send(ctx, s, true, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, n.stat.Version) })

@@ -14,7 +14,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
-	"github.com/batonhq/baton/internal/record"
 	"github.com/batonhq/baton/internal/testserver"
 )
 
@@ -151,7 +150,7 @@ func TestRecordMadeAgain(t *testing.T) {
 		t.Fatalf("swept %d, %v", n, err)
 	}
 	begin(12)
-	if written, err := s.writeRecord(t.Context(), "job", old, record.State{Token: 11}); written || err != nil {
+	if written, err := s.writeRecord(t.Context(), "job", old, []byte("1 2 text")); written || err != nil {
 		t.Errorf("written over what was made again: %v, %v", written, err)
 	}
 	if r, err := s.FindRecord(t.Context(), "job"); err != nil || r.Token != 12 || r.Attempts != 1 {

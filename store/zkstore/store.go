@@ -19,6 +19,7 @@ import (
 	"github.com/batonhq/baton/internal/batch"
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/bound"
+	"github.com/batonhq/baton/internal/kept"
 	"github.com/batonhq/baton/internal/workers"
 )
 
@@ -121,6 +122,8 @@ type Config struct {
 // driver.Watcher, driver.Downgrader, driver.Renamer, driver.Inspector, driver.Examiner
 // and driver.Records, and is safe for concurrent use.
 type Store struct {
+	records
+
 	conn             *zk.Conn
 	session          *Session
 	root             string
@@ -174,6 +177,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 		waiterTTL: driver.WaiterTTL, claimTTL: driver.ClaimTTL, deadFor: deadFor,
 		claims: map[name]*claim{}, hints: map[name][]*hint{}, nodes: map[string]*nodeWatch{}, leftovers: map[*leftover]struct{}{},
 	}
+	s.records = kept.NewRecords(kept.Texts{Swap: s.swapText, List: s.listTexts})
 	var random [8]byte
 	rand.Read(random[:]) // never fails
 	s.guidPrefix = "_c_" + hex.EncodeToString(random[:])

@@ -108,7 +108,7 @@
 // # Other packages
 //
 //   - open makes a store from a URL; store/… has each kind of store, with New for a
-//     client that the program already has (of go-redis: store/redisstore/goredis) and
+//     client that the program already has (of rueidis: store/redisstore/rueidisstore) and
 //     store/redlock for a majority of Redis servers.
 //   - election keeps one leader, once runs an operation once and remembers its
 //     outcome, ratelimit limits rates.

@@ -70,6 +70,7 @@ func lowestByHighest(values []float64) float64 { return slices.Min(values) / sli
 var goals = []goal{
 	{"redis, pair pinned to one CPU, p50 ÷ raw", true, 1.25, 1.15, ratioOf("redis-pair", "baton", "raw", "p50"), times},
 	{"redis, pair not pinned, p50 ÷ bsm/redislock", true, 1, 1, ratioOf("redis-pair-free", "baton", "redislock", "p50"), times},
+	{"redis, over the program's go-redis, pair not pinned, p50 ÷ bsm/redislock", true, 1.15, 1.05, ratioOf("redis-pair-free", "baton-client", "redislock", "p50"), times},
 	{"redis, pair not pinned after a crowd, p50 ÷ bsm/redislock", true, 1, 1, ratioOf("redis-pair-after", "baton", "redislock", "p50"), times},
 	{"redis, pair not pinned, p50 ÷ raw", true, 1.5, 1.05, ratioOf("redis-pair-free", "baton", "raw", "p50"), times},
 	{"redis, 64 goroutines on 64 keys, pairs/s ÷ raw", false, 0.70, 0.95, ratioOf("redis-keys64", "baton", "raw", "rate"), times},
@@ -136,6 +137,7 @@ var goals = []goal{
 	{"redlock of five, 64 goroutines on one key, hand-offs/s ÷ redsync at its better delay", false, 20, 20, ratioToBest("redlock-c64", "baton", "handoffs", "redsync", "redsync-1ms"), times},
 
 	{"redis, rate limit, one goroutine pinned to one CPU, p50 ÷ INCR", true, 1.4, 1.25, ratioOf("limit-redis-one", "baton", "raw", "p50"), times},
+	{"redis, over the program's go-redis, rate limit not pinned, p50 ÷ redis_rate", true, 1.25, 1.1, ratioOf("limit-redis-free", "baton-client", "redis_rate", "p50"), times},
 	{"redis, rate limit, 64 goroutines on 10 000 keys, decisions/s ÷ INCR", false, 0.65, 1, ratioOf("limit-redis-k10000", "baton", "raw", "rate"), times},
 	{"redis, rate limit, 64 goroutines on one key, decisions/s ÷ INCR", false, 1.5, 2, ratioOf("limit-redis-k1", "baton", "raw", "rate"), times},
 	{"postgres, rate limit, 64 goroutines on one key, decisions/s ÷ naive transaction", false, 3, 3, ratioOf("limit-pg-k1", "baton", "naive", "rate"), times},

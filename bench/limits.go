@@ -76,6 +76,17 @@ var redisLimitRivals = []rival{
 		},
 	},
 	{
+		name:  "baton-client",
+		about: "the same over the program's client of go-redis, which is as redis_rate has it",
+		open: func(e *env, _ int) (*room, error) {
+			store, end, err := e.clientStore()
+			if err != nil {
+				return nil, err
+			}
+			return limiterRoom(store, ratelimit.TokenBucket(limitN, limitEvery, limitN), end)
+		},
+	},
+	{
 		name:  "baton-sliding",
 		about: "Baton's sliding window (ten sub-windows, strict) on redisstore",
 		open: func(e *env, _ int) (*room, error) {
@@ -273,9 +284,9 @@ func freeLimitOf(system string, names ...string) *workload {
 
 // limitWorkloads are about rate limits.
 func limitWorkloads() []*workload {
-	all := []*workload{freeLimitOf("limit-redis", "raw", "baton", "baton-sliding", "redis_rate"), {
+	all := []*workload{freeLimitOf("limit-redis", "raw", "baton", "baton-client", "baton-sliding", "redis_rate"), {
 		name: "limit-redis-one", title: "Redis: a rate limit, one goroutine, client and server pinned to one CPU",
-		system: "limit-redis", base: "raw", names: []string{"raw", "baton", "baton-sliding", "redis_rate", "ulule", "throttled"},
+		system: "limit-redis", base: "raw", names: []string{"raw", "baton", "baton-client", "baton-sliding", "redis_rate", "ulule", "throttled"},
 		columns: oneDecisionColumns, measure: measurePairPinned,
 	}}
 	for _, keys := range []int{1, 10_000} {

@@ -37,6 +37,11 @@ var redisRivals = []rival{
 		open:  openBaton,
 	},
 	{
+		name:  "baton-client",
+		about: "Baton on redisstore over the program's client of go-redis, which is as redislock has it",
+		open:  openBatonClient,
+	},
+	{
 		name:  "baton-noline",
 		about: noLine("Redis"),
 		open:  openBatonRedis, manyStores: true,
@@ -194,26 +199,32 @@ func openBaton(e *env, _ int) (*room, error) { return openBatonRedis(e, 1) }
 // redisStore opens the store as its URL does, or, where commands are counted, on a
 // client that counts them.
 func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
-	if e.commands == nil {
-		store, err = redisstore.Open(context.Background(), redisstore.Server{Addrs: e.at["redis"]}, redisstore.Config{})
-		return store, func() { _ = store.Close() }, err // nothing is held
+	if e.commands != nil {
+		return e.clientStore()
 	}
-	c, err := e.rueidisClient()
-	if err != nil {
-		return nil, nil, err
-	}
+	store, err = redisstore.Open(context.Background(), redisstore.Server{Addrs: e.at["redis"]}, redisstore.Config{})
+	return store, func() { _ = store.Close() }, err // nothing is held
+}
+
+// clientStore makes the store over a program's own client.
+func (e *env) clientStore() (store *redisstore.Store, end func(), err error) {
+	c := e.goRedisClient(0)
 	if store, err = redisstore.New(c, redisstore.Config{}); err != nil {
-		c.Close()
+		_ = c.Close()
 		return nil, nil, err
 	}
 	return store, func() {
 		_ = store.Close() // nothing is held
-		c.Close()
+		_ = c.Close()
 	}, nil
 }
 
 func openBatonRedis(e *env, stores int) (*room, error) {
 	return batonRoom(stores, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) { return e.redisStore() })
+}
+
+func openBatonClient(e *env, _ int) (*room, error) {
+	return batonRoom(1, baton.Config{TTL: ttl}, func() (driver.Locks, func(), error) { return e.clientStore() })
 }
 
 // --- redislock

@@ -143,8 +143,8 @@ func redisWorkloads() []*workload {
 			columns: trafficColumns, measure: oneByOne(measureContended(n, true)),
 		}
 	}
-	return append(freePairsOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
-		pairOf("redis", "raw", "baton", "redislock", "rueidislock", "redsync"),
+	return append(freePairsOf("redis", "raw", "baton", "baton-client", "redislock", "rueidislock", "redsync"),
+		pairOf("redis", "raw", "baton", "baton-client", "redislock", "rueidislock", "redsync"),
 		doors("redis-doors-free", ", not pinned", measurePair(Pairing{Batch: 1})),
 		doors("redis-doors", ", all pinned to one CPU", measurePairPinned),
 		keysOf("redis", "raw", "baton", "rueidislock", "redislock", "redsync"),

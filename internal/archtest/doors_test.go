@@ -95,7 +95,7 @@ const doors = `
 	internal/verify/lines:
 	internal/verify/workers:
 	internal/verify/results:     internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines
-	internal/verify/campaign:    store/redisstore store/redisstore/goredis internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
+	internal/verify/campaign:    store/redisstore internal/verify internal/verify/check internal/verify/deploy internal/verify/fault internal/verify/lines internal/verify/results
 	internal/verify/soak:        baton driver driver/limits once open ratelimit internal/verify/deploy internal/verify/lines
 	internal/verify/deploy:      * !internal/verify
 	internal/verify/fault:       * !internal/verify

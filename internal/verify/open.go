@@ -14,6 +14,7 @@ import (
 	"github.com/batonhq/baton/internal/verify/served"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/redisstore/rueidisstore"
 	"github.com/batonhq/baton/store/redlock"
 )
 
@@ -85,7 +86,7 @@ func (o *owned) connect(addr string, goRedis bool) (*redisstore.Store, error) {
 		return nil, err
 	}
 	o.closes = append(o.closes, func() error { c.Close(); return nil })
-	s, err := redisstore.New(c, redisstore.Config{})
+	s, err := rueidisstore.New(c, redisstore.Config{})
 	if err == nil {
 		o.closes = append(o.closes, s.Close)
 	}

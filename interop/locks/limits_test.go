@@ -10,7 +10,6 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
 )
 
 // TestOtherLimitersCountApart shows what the pages docs/coming-from/redis_rate.md and
@@ -22,7 +21,7 @@ func TestOtherLimitersCountApart(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	client, _ := onRedis(t)
-	store, err := goredis.New(client, redisstore.Config{}) // the *redis.Client that the program has
+	store, err := redisstore.New(client, redisstore.Config{}) // the *redis.Client that the program has
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,259 +2,334 @@ package redisstore
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net"
-	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// ruClient is a wire.Client over rueidis. rueidis never sends a script twice:
-// only commands that it knows to be read-only are retried.
-type ruClient struct {
-	c rueidis.Client
+// client is a wire.Client over go-redis.
+type client struct {
+	redis.UniversalClient
 
-	// links are those of Open's client, which has one connection for all scripts (to
-	// each node): the server executes them in the order in which they were sent, those
-	// that were abandoned included. A caller's client may have several, so that every
-	// call runs on a goroutine of its own, by order.
-	links  *links
-	direct *direct // nil: none
-	order  *wire.Order
+	cluster *redis.ClusterClient // nil unless it is one
+	follows bool
+	silence time.Duration // how long it waits on a connection; 0 or less: for ever
+	dated   bool          // it obeys deadlines of contexts
+	lanes   []wire.Lane   // by slots in Cluster: neighbours mostly have one server
 
-	// apart says that in Cluster a node did not answer the last RunAll, so that the
-	// next one makes each call separately.
-	apart *atomic.Bool
+	links *links       // of a client that Open made, else nil
+	calls sync.RWMutex // held by the calls of such a client, and by Close
 }
 
-func (r ruClient) command(c rueidis.Client, call wire.Call) rueidis.Completed {
+const (
+	// longSilence is the longest ReadTimeout with which calls run on their callers'
+	// goroutines: callers who cancel their contexts may have to wait for it.
+	longSilence = 5 * time.Second
+
+	clusterLanes = 64
+)
+
+// over makes a client of one that the caller brings.
+func over(c redis.UniversalClient) (*client, error) {
+	a := &client{UniversalClient: c, lanes: make([]wire.Lane, 1)}
+	switch c := c.(type) {
+	case *redis.Client:
+		// NewFailoverClient gives its client this address.
+		a.follows = c.Options().Addr == "FailoverClient"
+		a.silence, a.dated = c.Options().ReadTimeout, c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		a.cluster, a.follows, a.lanes = c, true, make([]wire.Lane, clusterLanes)
+		a.silence, a.dated = c.Options().ReadTimeout, c.Options().ContextTimeoutEnabled
+	default:
+		return nil, fmt.Errorf("redis: %T cannot hold locks: use *redis.Client or *redis.ClusterClient", c)
+	}
+	return a, nil
+}
+
+// once is a command that is sent one time.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }
+
+func (o once) Clone() redis.Cmder { return once{o.Cmd.Clone().(*redis.Cmd)} }
+
+func sentOnce(ctx context.Context, call wire.Call) once {
+	args := make([]any, 0, 3+len(call.Keys)+len(call.Args))
 	if call.Full {
-		return c.B().Eval().Script(call.Script.Text()).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
-	}
-	return c.B().Evalsha().Sha1(call.Script.SHA()).Numkeys(int64(len(call.Keys))).Key(call.Keys...).Arg(call.Args...).Build()
-}
-
-func (r ruClient) Run(ctx context.Context, call wire.Call) (any, error) {
-	on := func(c rueidis.Client) func(context.Context) wire.Result {
-		return func(ctx context.Context) wire.Result {
-			return r.result(c.Do(ctx, r.command(c, call)))
-		}
-	}
-	if d := r.direct; d != nil {
-		if l := d.begins(ctx); l != nil {
-			a := d.run(ctx, call, l, on(d.client))
-			return a.Value, a.Err
-		}
-		d.shared.Add(1)
-		defer d.shared.Add(-1)
-	}
-	var a wire.Result
-	if r.links != nil {
-		a = r.links.lanes.of(call).run(ctx, call, on(r.c))
+		args = append(args, "eval", call.Script.Text(), len(call.Keys))
 	} else {
-		a = r.order.Run(ctx, call, func() wire.Result { return on(r.c)(context.WithoutCancel(ctx)) })
+		args = append(args, "evalsha", call.Script.SHA(), len(call.Keys))
 	}
-	return a.Value, a.Err
+	for _, k := range call.Keys {
+		args = append(args, k)
+	}
+	for _, a := range call.Args {
+		args = append(args, a)
+	}
+	return once{redis.NewCmd(ctx, args...)}
 }
 
-// undate hides a context's deadline. rueidis, if it has nothing else to do, waits for
-// that moment or the answer, and does not notice when the context ends earlier.
-func undate(ctx context.Context) context.Context {
-	if _, dated := ctx.Deadline(); dated {
-		return undated{ctx}
+// obeys reports whether the client ends a call with the deadline of its context, or
+// sooner.
+func (c *client) obeys(ctx context.Context) bool {
+	if c.links != nil {
+		return true
+	}
+	if c.silence <= 0 || c.silence > longSilence {
+		return false
+	}
+	end, dated := ctx.Deadline()
+	return !dated || c.dated || time.Until(end) >= c.silence
+}
+
+func (c *client) Run(ctx context.Context, call wire.Call) (any, error) {
+	if c.links != nil {
+		if !c.calls.TryRLock() {
+			return nil, driver.ErrClosed
+		}
+		defer c.calls.RUnlock()
+	}
+	lane := &c.lanes[0]
+	if len(c.lanes) > 1 {
+		lane = &c.lanes[int(slot(call.Keys[0]))*len(c.lanes)/slots]
+	}
+	r := lane.Run(ctx, call, c.obeys(ctx), func(apart bool) wire.Result {
+		ctx := ctx
+		if apart {
+			ctx = c.lasting(ctx)
+		}
+		cmd := sentOnce(ctx, call)
+		_ = c.Process(ctx, cmd) // the command has its error
+		r := c.result(cmd.Cmd)
+		if !apart && c.links != nil && !wire.Answered(r.Err) {
+			if answered := c.links.draining(); answered != nil {
+				lane.Abandon(call, answered)
+			}
+		}
+		return r
+	})
+	return r.Value, r.Err
+}
+
+// lasting is the context of a call whose caller may leave it. The call then goes on until
+// it is answered: others wait for that, or for the connection that it makes. Where the
+// client does not obey deadlines it does so anyway.
+func (c *client) lasting(ctx context.Context) context.Context {
+	if c.dated {
+		return context.WithoutCancel(ctx)
 	}
 	return ctx
 }
 
-type undated struct{ context.Context }
+// result also leaves a server that says that it is the wrong one. In Cluster go-redis
+// follows the servers' roles by itself.
+func (c *client) result(cmd *redis.Cmd) wire.Result {
+	r := result(cmd)
+	if r.Err != nil && c.links != nil && c.cluster == nil && refusalOf(r.Err) == elsewhere {
+		c.links.leave()
+	}
+	return r
+}
 
-func (undated) Deadline() (t time.Time, ok bool) { return t, false }
-
-func (r ruClient) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
-	if err := ctx.Err(); err != nil {
-		return failAll(len(calls), wire.NotSent(err))
+func (c *client) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
+	if c.cluster == nil {
+		return c.pipeline(ctx, calls)
 	}
-	if !r.Cluster() {
-		return wire.WithText(calls, func(calls []wire.Call) []wire.Result { return r.multi(ctx, calls) })
+	// A pipeline to several nodes is answered when the last of them has answered, and a
+	// node that hangs never does.
+	nodes := map[*redis.Client][]int{}
+	for i, call := range calls {
+		master, _ := c.cluster.MasterForKey(ctx, call.Keys[0]) // nil if unknown: the pipeline says why
+		nodes[master] = append(nodes[master], i)
 	}
-	results := make([]wire.Result, len(calls))
-	alone := func(wire.Result) bool { return true }
-	if !r.apart.Load() {
-		results = wire.WithText(calls, func(calls []wire.Call) []wire.Result { return r.multi(ctx, calls) })
-		// If there is no node for one slot, nothing is sent to the others either.
-		alone = func(a wire.Result) bool { return errors.Is(a.Err, rueidis.ErrNoSlot) }
+	if len(nodes) == 1 {
+		return c.pipeline(ctx, calls)
 	}
+	out := make([]wire.Result, len(calls))
 	var wg sync.WaitGroup
-	for i := range calls {
-		if alone(results[i]) {
-			wg.Go(func() {
-				results[i] = wire.WithText(calls[i:i+1], func(call []wire.Call) []wire.Result { return r.multi(ctx, call) })[0]
-			})
-		}
+	for _, at := range nodes {
+		wg.Go(func() {
+			part := make([]wire.Call, len(at))
+			for n, i := range at {
+				part[n] = calls[i]
+			}
+			for n, r := range c.pipeline(ctx, part) {
+				out[at[n]] = r
+			}
+		})
 	}
 	wg.Wait()
-	r.apart.Store(slices.ContainsFunc(results, func(a wire.Result) bool { return !wire.Answered(a.Err) }))
-	return results
+	return out
 }
 
-// partly is how long after the end of its context a call to several nodes may take
-// to say which of them have answered.
-const partly = 50 * time.Millisecond
-
-// multi costs a fifth of as many single calls, but is answered only when the last node
-// has answered, or its context ends. On a single server what it sends outlives ctx:
-// other calls may wait for the connection that it makes.
-func (r ruClient) multi(ctx context.Context, calls []wire.Call) []wire.Result {
-	grace, lasting := partly, undate
-	if !r.Cluster() {
-		grace, lasting = 0, context.WithoutCancel
-	}
-	return wire.Obey(ctx, grace, len(calls), func(ctx context.Context) []wire.Result {
-		if r.direct != nil {
-			r.direct.shared.Add(1)
-			defer r.direct.shared.Add(-1)
-		}
-		commands := make([]rueidis.Completed, len(calls))
-		for i, call := range calls {
-			commands[i] = r.command(r.c, call)
-		}
-		out := make([]wire.Result, len(calls))
-		for i, res := range r.c.DoMulti(lasting(ctx), commands...) {
-			out[i] = r.result(res)
-		}
-		return out
-	})
-}
-
-func (r ruClient) Primaries(ctx context.Context, f func(wire.Node) error) error {
-	if !r.Cluster() {
-		return f(ruNode{r.c})
-	}
-	for _, c := range r.c.Nodes() {
-		n := ruNode{c}
-		role, err := n.Do(ctx, "ROLE")
-		if err != nil {
-			return err
-		}
-		if list, ok := role.([]any); ok && len(list) > 0 && list[0] == "master" {
-			if err := f(n); err != nil {
-				return err
+// pipeline runs calls in one round trip. Scripts whose text the server does not know
+// take another one, which does not wait for other servers.
+func (c *client) pipeline(ctx context.Context, calls []wire.Call) []wire.Result {
+	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
+		return wire.Obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
+			ctx = c.lasting(ctx)
+			cmds := make([]*redis.Cmd, len(calls))
+			p := c.Pipeline()
+			for i, call := range calls {
+				cmd := sentOnce(ctx, call)
+				cmds[i] = cmd.Cmd
+				_ = p.Process(ctx, cmd) // it is only noted
 			}
-		}
-	}
-	return nil
-}
-
-func (r ruClient) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
-	c := r.c
-	if r.Cluster() {
-		// A message reaches every node, so any of them will do; another
-		// one after each loss, as maps are walked in random order.
-		for _, c = range r.c.Nodes() {
-			break
-		}
-	}
-	// A connection of its own: on one that carries commands, a burst of
-	// messages would delay answers.
-	d, giveBack := c.Dedicate()
-	// A connection that works is closed, not returned to the client: the client would
-	// clean it first, and panics if a server that is busy with a script refuses that. A
-	// lost connection is returned: to close it takes up to a second, in which no waiter
-	// would be woken.
-	end := d.Close
-	defer func() { end() }()
-	lost := d.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage: func(m rueidis.PubSubMessage) { message(m.Message) },
-	})
-	if err := d.Do(ctx, d.B().Subscribe().Channel(channels...).Build()).Error(); err != nil {
-		return ruError(err)
-	}
-	ready()
-	select {
-	case err := <-lost:
-		end = giveBack
-		if err == nil {
-			err = rueidis.ErrClosing
-		}
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (r ruClient) Cluster() bool        { return r.c.Mode() == rueidis.ClientModeCluster }
-func (r ruClient) FollowsPrimary() bool { return r.c.Mode() != rueidis.ClientModeStandalone }
-func (r ruClient) Silence() time.Duration {
-	if r.links != nil {
-		return answerPatience
-	}
-	return 0 // it does not tell
-}
-
-func (r ruClient) Close() {
-	r.c.Close()
-	if r.direct != nil {
-		r.direct.end()
-	}
-}
-
-type ruNode struct{ c rueidis.Client }
-
-func (n ruNode) Do(ctx context.Context, args ...string) (any, error) {
-	a := n.DoAll(ctx, [][]string{args})[0]
-	return a.Value, a.Err
-}
-
-func (n ruNode) DoAll(ctx context.Context, commands [][]string) []wire.Result {
-	built := make([]rueidis.Completed, len(commands))
-	for i, args := range commands {
-		built[i] = n.c.B().Arbitrary(args...).Build()
-	}
-	return wire.Obey(ctx, 0, len(commands), func(ctx context.Context) []wire.Result {
-		return ruResults(n.c.DoMulti(context.WithoutCancel(ctx), built...))
+			return flush(ctx, p, cmds, c.result)
+		})
 	})
 }
 
-// result also leaves a server that says that it is the wrong one. In Cluster rueidis
-// follows the servers' roles by itself.
-func (r ruClient) result(res rueidis.RedisResult) (a wire.Result) {
-	a.Value, a.Err = ruResult(res)
-	if errors.Is(a.Err, rueidis.ErrClosing) && !r.FollowsPrimary() { // else a client closes the connections to an old primary
-		a.Err = driver.ErrClosed
-	}
-	if a.Err != nil && r.links != nil && refusalOf(a.Err) == elsewhere && !r.Cluster() {
-		r.links.leave()
-	}
-	return a
-}
-
-func ruResults(rs []rueidis.RedisResult) []wire.Result {
-	out := make([]wire.Result, len(rs))
-	for i, r := range rs {
-		out[i].Value, out[i].Err = ruResult(r)
+func flush(ctx context.Context, p redis.Pipeliner, cmds []*redis.Cmd, result func(*redis.Cmd) wire.Result) []wire.Result {
+	_, _ = p.Exec(ctx) // the error of some command; each command has its own
+	out := make([]wire.Result, len(cmds))
+	for i, c := range cmds {
+		out[i] = result(c)
 	}
 	return out
 }
 
-func ruResult(r rueidis.RedisResult) (any, error) {
-	v, err := r.ToAny()
-	if err == nil || rueidis.IsRedisNil(err) {
-		return v, nil
+func (c *client) Primaries(ctx context.Context, f func(wire.Node) error) error {
+	if c.cluster == nil {
+		return f(node{c, c.UniversalClient})
 	}
-	return nil, ruError(err)
+	// One at a time, as f expects; ForEachMaster runs them in parallel.
+	masters := make(chan *redis.Client)
+	done := make(chan error, 1)
+	go func() {
+		done <- c.cluster.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
+			select {
+			case masters <- m:
+			case <-ctx.Done():
+			}
+			return nil
+		})
+		close(masters)
+	}()
+	var failed error
+	for m := range masters {
+		if failed == nil {
+			failed = f(node{c, m})
+		}
+	}
+	if err := <-done; failed == nil && err != nil {
+		failed = translate(err)
+	}
+	return failed
 }
 
-func ruError(err error) error {
-	if e, ok := errors.AsType[*rueidis.RedisError](err); ok {
-		return &wire.ServerError{Text: e.Error()}
+func (c *client) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
+	at := c.UniversalClient
+	if c.cluster != nil {
+		// A message reaches every node, so any of them will do; another one after each loss.
+		if m, err := c.cluster.MasterForKey(ctx, rand.Text()); err == nil {
+			at = m
+		}
 	}
-	if isDial(err) || errors.Is(err, rueidis.ErrNoAddr) || errors.Is(err, rueidis.ErrNoSlot) {
+	sub := at.Subscribe(ctx, channels...)
+	defer sub.Close()
+	defer context.AfterFunc(ctx, func() { sub.Close() })() // reading does not obey ctx
+	if c.links != nil {
+		c.links.listening.Store(sub)
+	}
+	// Not Channel: it reconnects silently and drops messages when its reader is slow.
+	standing := 0
+	for {
+		// If the connection was cut without notice, a PING gets no answer.
+		m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
+		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
+			if err = sub.Ping(ctx); err == nil {
+				m, err = sub.ReceiveTimeout(ctx, 5*time.Second)
+			}
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			return translate(err)
+		}
+		switch m := m.(type) {
+		case *redis.Subscription:
+			if standing++; m.Kind == "subscribe" && standing == len(channels) {
+				ready()
+			}
+		case *redis.Message:
+			message(m.Payload)
+		}
+	}
+}
+
+func (c *client) Cluster() bool        { return c.cluster != nil }
+func (c *client) FollowsPrimary() bool { return c.follows }
+
+func (c *client) Silence() time.Duration {
+	if c.silence <= 0 { // how go-redis notes "none" once the client has been made
+		return wire.Endless
+	}
+	return c.silence
+}
+
+// Close waits for the calls under way, of which links makes an end.
+func (c *client) Close() {
+	c.calls.Lock() // and stays: what comes later finds the store closed
+	_ = c.UniversalClient.Close()
+}
+
+type node struct {
+	of *client
+	c  redis.UniversalClient
+}
+
+func (n node) Do(ctx context.Context, args ...string) (any, error) {
+	r := n.DoAll(ctx, [][]string{args})
+	return r[0].Value, r[0].Err
+}
+
+func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
+	return wire.Obey(ctx, len(commands), func(ctx context.Context) []wire.Result {
+		ctx = n.of.lasting(ctx)
+		cmds := make([]*redis.Cmd, len(commands))
+		p := n.c.Pipeline()
+		for i, args := range commands {
+			list := make([]any, len(args))
+			for j, arg := range args {
+				list[j] = arg
+			}
+			cmds[i] = redis.NewCmd(ctx, list...)
+			_ = p.Process(ctx, cmds[i]) // it is only noted
+		}
+		return flush(ctx, p, cmds, result)
+	})
+}
+
+func result(c *redis.Cmd) wire.Result {
+	v, err := c.Result()
+	if err == nil || errors.Is(err, redis.Nil) {
+		return wire.Result{Value: v}
+	}
+	return wire.Result{Err: translate(err)}
+}
+
+func translate(err error) error {
+	if denied, ok := errors.AsType[*wire.ServerError](err); ok { // by links, which remember it
+		return denied
+	}
+	if server, ok := errors.AsType[redis.Error](err); ok {
+		return &wire.ServerError{Text: server.Error()}
+	}
+	if errors.Is(err, redis.ErrClosed) {
+		return driver.ErrClosed
+	}
+	if isDial(err) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, redis.ErrPoolExhausted) || strings.HasPrefix(err.Error(), "redis: all sentinels") {
 		return wire.NotSent(err)
 	}
 	return err
@@ -264,12 +339,4 @@ func ruError(err error) error {
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"
-}
-
-func failAll(n int, err error) []wire.Result {
-	out := make([]wire.Result, n)
-	for i := range out {
-		out[i].Err = err
-	}
-	return out
 }

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
@@ -24,24 +25,28 @@ import (
 // equal decisions are made in one step.
 type batcher struct {
 	off  bool // each request goes alone
+	far  bool // as many calls go alone as for a server that is far
 	one  func(context.Context, *operation) (any, error)
 	many func(context.Context, []*operation) // two or more; sets their answers and errors
 
 	mu      sync.Mutex
-	calls   int          // under way, single or combined
-	busy    bool         // requests are merged
-	usual   float64      // how many waited lately when a call ended
-	waiting []*operation // only while calls are at their limit
-	wants   int          // how many callers wait for these
+	calls   int           // under way, single or combined
+	busy    bool          // requests are merged
+	usual   float64       // how many waited lately when a call ended
+	waiting []*operation  // only while calls are at their limit
+	wants   int           // how many callers wait for these
+	trip    time.Duration // how long a call takes at best
 
 	// By ID, acquires that were sent and whose callers have given up.
 	abandoned map[string]*operation
 }
 
 const (
-	// Up to idleCalls calls go alone. With less to do at once, waiting for each other
-	// costs more than it spares.
+	// Up to idleCalls calls go alone where the server is far: waiting for each other
+	// costs a round trip there. Where calls take less than nearTrip, the client's work for
+	// a call is the dearer one, and busyCalls go alone.
 	idleCalls = 16
+	nearTrip  = 400 * time.Microsecond
 
 	// busyCalls are under way while requests are merged: one that the server works on,
 	// one on its way to it, and one on its way back.
@@ -89,7 +94,7 @@ func (c *batcher) do(ctx context.Context, o *operation) (any, error) {
 	c.mu.Lock()
 	if c.begins() {
 		c.mu.Unlock()
-		defer c.finished()
+		defer c.finished(time.Now())
 		return c.one(ctx, o)
 	}
 	c.waits(o)
@@ -105,7 +110,7 @@ func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	c.mu.Lock()
 	if c.begins() {
 		c.mu.Unlock()
-		defer c.finished()
+		defer c.finished(time.Now())
 		return c.one(ctx, &operation{ask: q})
 	}
 	o := c.alike(q)
@@ -223,32 +228,37 @@ func (c *batcher) answered(batch []*operation) {
 
 // limit is how many calls may be under way. c.mu is held.
 func (c *batcher) limit() int {
-	if c.busy {
+	if c.busy || !c.far && c.trip < nearTrip {
 		return busyCalls
 	}
 	return idleCalls
 }
 
 // finished starts a call for the requests that wait, in place of one that has ended.
-func (c *batcher) finished() {
-	if batch := c.next(); batch != nil {
+func (c *batcher) finished(began time.Time) {
+	if batch := c.next(time.Since(began)); batch != nil {
 		go c.drain(batch)
 	}
 }
 
 // drain runs batches for as long as there are any.
 func (c *batcher) drain(batch []*operation) {
-	for ; batch != nil; batch = c.next() {
+	for ; batch != nil; batch = c.next(0) {
 		c.combined(batch)
 		runtime.Gosched() // callers that were answered often have the next request
 	}
 }
 
 // next takes the operations of the next call. If it begins none, it counts one call
-// less.
-func (c *batcher) next() []*operation {
+// less. took is how long the last one took that went alone, 0 if it did not.
+func (c *batcher) next(took time.Duration) []*operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if took > 0 && took < c.trip {
+		c.trip = took
+	} else if took > 0 { // most calls wait for others at the server; the way does not become longer so soon
+		c.trip += min(took-c.trip, nearTrip) / 256
+	}
 	n, wants := 0, 0
 	for n < len(c.waiting) && wants+c.waiting[n].times <= maxCombined {
 		wants += c.waiting[n].times

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
@@ -25,7 +25,7 @@ func TestSlotMoves(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t) // others would meet the moving slot
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	s := mustNew(t, dialCluster(t, cluster))
 	const tagged = "{moving}"
 	at := slot(tagged)
 	from, to := owners(t, cluster, at)
@@ -123,7 +123,7 @@ func TestHeldWhileASlotMoves(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t) // others would meet the moving slot
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	s := mustNew(t, dialCluster(t, cluster))
 	const tagged = "{moving}"
 	from, to := owners(t, cluster, slot(tagged))
 	var held []driver.Claim
@@ -257,7 +257,7 @@ func TestLimitsOnSeveralSlots(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
-	dial := func() rueidis.Client { return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}) }
+	dial := func() redis.UniversalClient { return dialCluster(t, cluster) }
 	s := mustNew(t, dial(), Config{Prefix: "several:"})
 	r := asking("a", windows(5, 100_000*time.Hour), 1)
 	r.Takes = append(r.Takes, limits.Take{Key: "b", Limit: windows(5, 100_000*time.Hour), Cost: 1})
@@ -286,7 +286,7 @@ func TestLimitsWhileTheirSlotMoves(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
+	s := mustNew(t, dialCluster(t, cluster))
 	const tagged = "{moving}"
 	at := slot(tagged)
 	from, to := owners(t, cluster, at)
@@ -351,47 +351,12 @@ func (l *lab) oneOnEach(s *Store, nodes int) (claims []driver.Claim) {
 	return claims
 }
 
-// A node that hangs costs the leases on the others nothing; not for long, if these
-// do not know the script, as they have become primaries just now.
-func TestRenewalBesideANodeThatHangs(t *testing.T) {
-	testserver.NeedRedis(t)
-	t.Parallel()
-	cluster := testserver.RedisCluster(t)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}))
-	claims := (&lab{T: t, key: "job"}).oneOnEach(s, 2)
-	renew := func() []driver.Renewal {
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		return s.Renew(ctx, claims, time.Minute)
-	}
-	cluster.Nodes[0].Stop()
-	if r := renew(); r[0].State != driver.Unknown || r[1].State != driver.Held {
-		t.Errorf("on the node that hangs %v, on the other one %v, %v, want unknown and held", r[0].State, r[1].State, r[1].Err)
-	}
-	if _, err := cluster.Nodes[1].Do("SCRIPT", "FLUSH"); err != nil {
-		t.Fatal(err)
-	}
-	renew()
-	if r := renew(); r[0].State != driver.Unknown || r[1].State != driver.Held {
-		t.Errorf("on the node that hangs %v, on one that forgot the script %v, %v, want unknown and held", r[0].State, r[1].State, r[1].Err)
-	}
-	cluster.Nodes[0].Cont()
-	eventually(t, "one request for all again", 10*time.Second, func() bool {
-		renew()
-		return !s.client.(ruClient).apart.Load()
-	})
-}
-
 // Slots without a node cost the leases on others nothing.
 func TestRenewalBesideSlotsWithoutANode(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.RedisCluster(t)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{
-		InitAddress: cluster.Addrs(),
-		// As it is done from Redis 8 on. CLUSTER SLOTS goes on to name nodes that are gone.
-		ClusterOption: rueidis.ClusterOption{PreferClusterShards: true},
-	}))
+	s := mustNew(t, dialCluster(t, cluster))
 	claims := (&lab{T: t, key: "job"}).oneOnEach(s, 2)
 	for _, n := range cluster.Nodes {
 		for _, set := range [][]string{{"cluster-require-full-coverage", "no"}, {"cluster-node-timeout", "1000"}} {
@@ -402,15 +367,16 @@ func TestRenewalBesideSlotsWithoutANode(t *testing.T) {
 	}
 	cluster.Nodes[0].Kill()
 	eventually(t, "no node for the slots of the one that is gone", 30*time.Second, func() bool {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		r := s.Renew(ctx, claims, time.Minute)
-		if !errors.Is(r[0].Err, rueidis.ErrNoSlot) {
-			return false
-		}
-		if r[1].State != driver.Held {
-			t.Errorf("on a node that is there: %v, %v, want held", r[1].State, r[1].Err)
-		}
-		return true
+		reply, err := cluster.Nodes[1].Do("CLUSTER", "SHARDS")
+		return err == nil && strings.Contains(reply, "fail")
 	})
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		r := s.Renew(ctx, claims, time.Minute)
+		cancel()
+		if r[0].State != driver.Unknown || r[1].State != driver.Held {
+			t.Errorf("on the node that is gone %v, on one that is there %v, %v, want unknown and held", r[0].State, r[1].State, r[1].Err)
+		}
+		s.client.(*client).cluster.ReloadState(t.Context())
+	}
 }

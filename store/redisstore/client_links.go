@@ -1,54 +1,62 @@
 package redisstore
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
-	"maps"
 	"net"
-	"slices"
-	"strings"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // links makes the connections of Open's client and gives up those that fall silent. A
 // NAT, a load balancer or a virtual IP that has forgotten a connection does not say so;
-// a new connection works. By itself, rueidis waits eleven seconds, in which most leases
-// are lost.
+// a new connection works.
 //
 // How long a silence is too long depends on how far away the servers are. links learns
 // that from the answers. A server that does not even answer on new connections gets
 // more and more time for that.
 type links struct {
-	unix   bool // addresses are paths of sockets
+	tls    *tls.Config // nil: none
 	dialer net.Dialer
 	born   *life
-	lanes  *lanes
 
 	first  time.Duration // the patience while no server has ever answered
 	dial   time.Duration // the least patience with a connection that has not answered yet
 	answer time.Duration // the least patience with one that has
 
-	shared atomic.Uint64 // connections made, direct's not counted
-
-	left atomic.Int64 // when leave last closed the connections, see now; or 0
-
 	met atomic.Bool  // some server has answered
 	rtt atomic.Int64 // how long an answer takes, estimated rather too high
 
+	listening atomic.Pointer[redis.PubSub] // the last subscription
+
 	mu     sync.Mutex
-	peers  map[string]*peer // by address
-	open   map[*link]bool
+	peers  map[string]*peer          // by address
+	open   map[*link]<-chan struct{} // not nil: an answer is awaited that nobody wants; closed when it came
 	closed bool
 }
 
 // peer is a server. If one falls silent, such as a primary whose host is gone, we must
 // not wait longer for the Sentinel that knows the next one.
 type peer struct {
-	failed atomic.Int32 // how many connections in a row never answered
+	failed atomic.Int32  // how many connections in a row never answered
+	era    atomic.Uint64 // connections of an earlier one are not used any more
+	left   atomic.Int64  // when leave last began an era, see now; or 0
+
+	mu     sync.Mutex
+	server string        // run_id of the server at this address
+	pause  time.Duration // the last one between attempts to connect
+	until  time.Time     // its end
+	why    error         // what the last attempt ended with
 }
 
 const (
@@ -58,17 +66,30 @@ const (
 	// mostDial and mostAnswer bound what patience grows to.
 	mostDial   = checkTimeout
 	mostAnswer = 10 * time.Second
+
+	// Connections that fail are made no more often than this, however many callers
+	// want one: after a denial, and after other failures, where it doubles.
+	deniedPause           = time.Second
+	leastPause, mostPause = 10 * time.Millisecond, 500 * time.Millisecond
+
+	// settling is how long the connections are kept that replace those to a wrong
+	// server: a fail-over takes a while, and late answers come on the connections before.
+	settling = int64(time.Second)
+
+	// rest passes after an answer before a connection is looked at: to look costs a
+	// system call.
+	rest = int64(100 * time.Microsecond)
 )
 
 func newLinks(at Server) *links {
 	n := max(len(at.Addrs), 1)
 	return &links{
-		unix:   n == 1 && strings.HasPrefix(strings.Join(at.Addrs, ""), "/"),
-		dialer: net.Dialer{KeepAlive: time.Second},
+		tls: at.TLS,
+		// What a NAT forgot while it was idle is found closed.
+		dialer: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}},
 		born:   newLife(true),
-		lanes:  newLanes(at.Cluster),
 		peers:  map[string]*peer{},
-		open:   map[*link]bool{},
+		open:   map[*link]<-chan struct{}{},
 		first:  max(checkTimeout/time.Duration(n), dialPatience), // a dead Sentinel leaves time for the next
 		dial:   dialPatience,
 		answer: answerPatience,
@@ -90,113 +111,6 @@ func (ls *links) patience(p *peer, spoke bool) time.Duration {
 	return max(ls.dial, min(max(ls.dial, far)<<min(p.failed.Load()/2, 4), mostDial))
 }
 
-func (ls *links) peer(addr string) *peer {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	p := ls.peers[addr]
-	if p == nil {
-		p = &peer{}
-		ls.peers[addr] = p
-	}
-	return p
-}
-
-// connect is rueidis's DialCtxFn.
-func (ls *links) connect(ctx context.Context, addr string, _ *net.Dialer, t *tls.Config) (net.Conn, error) {
-	l, err := ls.dialed(ctx, addr, t, false)
-	if err != nil {
-		return nil, err // not a nil *link
-	}
-	return l, nil
-}
-
-// dialed makes a connection; with alone, one that carries one call at a time.
-func (ls *links) dialed(ctx context.Context, addr string, t *tls.Config, alone bool) (*link, error) {
-	ls.lanes.trouble() // calls that come while this takes long need not wait for it
-	p := ls.peer(addr)
-	patience := ls.patience(p, false)
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	var conn net.Conn
-	var err error
-	switch {
-	case ls.unix:
-		conn, err = ls.dialer.DialContext(limited, "unix", addr)
-	case t != nil:
-		conn, err = (&tls.Dialer{NetDialer: &ls.dialer, Config: t}).DialContext(limited, "tcp", addr)
-	default:
-		conn, err = ls.dialer.DialContext(limited, "tcp", addr)
-	}
-	ls.born.connections.Add(1) // before anything is asked on it
-	if !alone {
-		ls.shared.Add(1)
-	}
-	if err != nil {
-		if limited.Err() != nil && ctx.Err() == nil {
-			if !alone { // direct's failures count for no other connection
-				p.failed.Add(1)
-			}
-			err = fmt.Errorf("no connection within %v", patience)
-		}
-		if !isDial(err) {
-			err = &net.OpError{Op: "dial", Net: "tcp", Err: err}
-		}
-		return nil, err
-	}
-	if alone {
-		conn = quick(conn)
-	}
-	l := &link{Conn: conn, of: ls, peer: p}
-	if alone {
-		l.aside = newAside(conn)
-	}
-	l.timer = time.AfterFunc(time.Hour, l.look)
-	l.timer.Stop()
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.closed {
-		conn.Close()
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: net.ErrClosed}
-	}
-	ls.open[l] = true
-	return l, nil
-}
-
-// settling is how long the connections are kept that replace those to a wrong server: a
-// fail-over takes a while, and late answers come on the connections before.
-const settling = int64(time.Second)
-
-// leave closes all connections, since a server has answered that the address may lead to
-// another one by now.
-func (ls *links) leave() {
-	t, last := now(), ls.left.Load()
-	if last != 0 && t-last < settling || !ls.left.CompareAndSwap(last, t) {
-		return
-	}
-	ls.lanes.trouble()
-	for _, l := range ls.all() {
-		_ = l.end()
-	}
-}
-
-func (ls *links) all() []*link {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return slices.Collect(maps.Keys(ls.open))
-}
-
-// close closes all connections, and those that are being made as soon as they exist.
-// The client does not close one that it makes while it is closed itself, and waits for
-// the last answers on the others.
-func (ls *links) close() {
-	ls.mu.Lock()
-	ls.closed = true
-	ls.mu.Unlock()
-	for _, l := range ls.all() {
-		l.end()
-	}
-}
-
 // answered takes note that an answer took d.
 func (ls *links) answered(d time.Duration) {
 	if usual := time.Duration(ls.rtt.Load()); d > usual {
@@ -209,19 +123,237 @@ func (ls *links) answered(d time.Duration) {
 	}
 }
 
-// link is one connection. It is closed when nothing comes back for too long after
-// something was written.
-type link struct {
-	net.Conn
-	of     *links
-	peer   *peer
-	timer  *time.Timer  // runs look
-	armed  atomic.Bool  // the timer runs
-	since  atomic.Int64 // when the oldest unanswered request was written, see now; or 0
-	spoke  atomic.Bool
-	silent atomic.Int64 // the patience after which it was given up
+func (ls *links) peer(addr string) *peer {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	p := ls.peers[addr]
+	if p == nil {
+		p = &peer{}
+		ls.peers[addr] = p
+	}
+	return p
+}
 
-	*aside // nil but for direct's
+// rests returns what the last attempt to connect ended with, for as long as there is to
+// be no other one.
+func (p *peer) rests() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.until.IsZero() || time.Now().After(p.until) {
+		return nil
+	}
+	return p.why
+}
+
+// fails begins a pause after an attempt to connect.
+func (p *peer) fails(why error, pause time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pause = max(pause, min(2*p.pause, mostPause))
+	p.until, p.why = time.Now().Add(p.pause), why
+}
+
+// greets takes note of the first answer on a connection.
+func (p *peer) greets(answer []byte) {
+	p.failed.Store(0)
+	if bytes.HasPrefix(answer, []byte("-WRONGPASS")) || bytes.HasPrefix(answer, []byte("-NOAUTH")) {
+		line, _, _ := bytes.Cut(answer[1:], []byte("\r\n"))
+		p.fails(&wire.ServerError{Text: string(line)}, deniedPause)
+		return
+	}
+	p.mu.Lock()
+	p.pause = 0
+	p.mu.Unlock()
+}
+
+// connect is the client's Dialer. It does not fail, or the client would write that to
+// standard error; the first use of the connection does.
+func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	p := ls.peer(addr)
+	if err := p.rests(); err != nil {
+		return stillborn(err), nil
+	}
+	era, patience := p.era.Load(), ls.patience(p, false)
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	dial := ls.dialer.DialContext
+	if ls.tls != nil {
+		dial = (&tls.Dialer{NetDialer: &ls.dialer, Config: ls.tls}).DialContext
+	}
+	conn, err := dial(limited, network, addr)
+	ls.born.connections.Add(1) // before anything is asked on it
+	if err != nil {
+		if limited.Err() != nil && ctx.Err() == nil {
+			p.failed.Add(1)
+			err = fmt.Errorf("no connection within %v", patience)
+		}
+		err = wire.NotSent(err)
+		p.fails(err, leastPause)
+		return stillborn(err), nil
+	}
+	l := &link{fresh: newFresh(quick(conn)), of: ls, peer: p, era: era}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.open[l] = nil
+	if ls.closed {
+		delete(ls.open, l)
+		conn.Close()
+	}
+	return l, nil
+}
+
+// close closes all connections, and those that are being made as soon as they exist. The
+// client does not close one that it makes while it is closed itself, and waits for it.
+func (ls *links) close() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.closed = true
+	for l := range ls.open {
+		_ = l.Conn.Close()
+	}
+}
+
+// gone closes a connection.
+func (ls *links) gone(l *link) error {
+	ls.mu.Lock()
+	delete(ls.open, l)
+	ls.mu.Unlock()
+	return l.Conn.Close()
+}
+
+// failed is a connection that did not come about.
+type failed struct {
+	net.Conn
+	why error
+}
+
+func stillborn(why error) net.Conn {
+	c, other := net.Pipe()
+	_, _ = c.Close(), other.Close()
+	return failed{c, why}
+}
+
+func (f failed) SetWriteDeadline(time.Time) error { return f.why }
+func (f failed) Write([]byte) (int, error)        { return 0, f.why }
+
+// identify is OnConnect, in one round trip. An address may be that of several servers, where the old one
+// serves its connections on. When a new connection leads to another server, the others
+// are not used any more. A user who may not see INFO has no such check. addr is empty
+// where all connections are to lead to one server.
+func (ls *links) identify(addr string) func(context.Context, *redis.Conn) error {
+	at := ls.peer(addr)
+	return func(ctx context.Context, c *redis.Conn) error {
+		p := c.Pipeline()
+		p.ClientSetName(ctx, "baton")
+		answer := p.Info(ctx, "server")
+		_, _ = p.Exec(ctx) // a name is not worth a connection
+		text, err := answer.Result()
+		if _, refused := errors.AsType[redis.Error](err); refused {
+			return nil
+		} else if err != nil {
+			return wire.NotSent(err)
+		}
+		info := lines(text)
+		if info["redis_mode"] == "sentinel" {
+			return nil
+		}
+		at.mu.Lock()
+		before := at.server
+		at.server = info["run_id"]
+		at.mu.Unlock()
+		switch {
+		case before == "" || before == info["run_id"]:
+		case addr == "":
+			for _, p := range ls.all() {
+				p.era.Add(1)
+			}
+		default:
+			at.era.Add(1)
+		}
+		return nil
+	}
+}
+
+func (ls *links) all() (all []*peer) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for _, p := range ls.peers {
+		all = append(all, p)
+	}
+	return all
+}
+
+// leave gives up all connections to some servers, or to all: what has answered or fallen
+// silent may not be what the address leads to by now.
+func (ls *links) leave(some ...*peer) {
+	if some == nil {
+		some = ls.all()
+	}
+	t := now()
+	for _, p := range some {
+		last := p.left.Load()
+		if (last == 0 || t-last >= settling) && p.left.CompareAndSwap(last, t) {
+			p.era.Add(1)
+			if sub := ls.listening.Swap(nil); sub != nil {
+				go sub.Close() // it may wait for its connection, which may be ours to read now
+			}
+		}
+	}
+}
+
+// drain waits for the answer to a call that was left: then the server has executed it.
+func (ls *links) drain(l *link, within time.Duration) {
+	ended := make(chan struct{})
+	ls.mu.Lock()
+	ls.open[l] = ended
+	ls.mu.Unlock()
+	_ = l.Conn.SetReadDeadline(time.Now().Add(within))
+	go func() {
+		_, _ = l.Conn.Read(make([]byte, 1))
+		_ = ls.gone(l)
+		close(ended)
+	}()
+}
+
+// draining returns a channel that is closed when the calls that were left until now have
+// ended. It is nil if there are none.
+func (ls *links) draining() <-chan struct{} {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	var all []<-chan struct{}
+	for _, ended := range ls.open {
+		if ended != nil {
+			all = append(all, ended)
+		}
+	}
+	if all == nil {
+		return nil
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, ended := range all {
+			<-ended
+		}
+	}()
+	return done
+}
+
+// link is one connection of links. It carries one call at a time.
+type link struct {
+	*fresh
+	of   *links
+	peer *peer
+	era  uint64 // of peer, when it was made
+
+	since  atomic.Int64 // when the request was written that is not answered, see now; or 0
+	left   atomic.Bool  // its caller did not wait for the answer
+	spoke  atomic.Bool  // something has come
+	closed atomic.Bool
+
+	// Of the goroutine that has the connection.
+	want   time.Time // until when the client wants to read
+	capped int64     // when that was shortened to patience; 0: it was not
 }
 
 var linksBegan = time.Now()
@@ -230,155 +362,152 @@ var linksBegan = time.Now()
 func now() int64 { return int64(time.Since(linksBegan)) + 1 }
 
 func (l *link) Write(b []byte) (int, error) {
-	l.since.CompareAndSwap(0, now())
-	if l.armed.CompareAndSwap(false, true) {
-		l.timer.Reset(l.of.patience(l.peer, l.spoke.Load()))
-	}
+	l.since.Store(now())
 	n, err := l.Conn.Write(b)
-	if err != nil && l.aside != nil {
-		l.cut.Store(true)
+	if err != nil {
+		l.since.Store(0) // it was not written completely, so it has no effect
 	}
 	return n, err
 }
 
 func (l *link) Read(b []byte) (int, error) {
-	n, err := l.Conn.Read(b)
-	if n > 0 {
-		since := l.since.Swap(0)
+	n, err := l.fresh.Read(b)
+	since := l.since.Load()
+	switch {
+	case n > 0:
 		if since != 0 {
+			l.since.Store(0)
 			l.of.answered(time.Duration(now() - since))
 		}
 		if !l.spoke.Load() {
 			l.spoke.Store(true)
-			l.peer.failed.Store(0)
-			l.timer.Stop() // it was set for the first answer
-			l.armed.Store(false)
+			l.peer.greets(b[:n])
 		}
-		if l.aside != nil && since != 0 { // this may be the beginning of the answer, see whole
-			l.since.Store(now())
-			if l.armed.CompareAndSwap(false, true) {
-				l.timer.Reset(l.of.patience(l.peer, true))
-			}
+		if l.capped != 0 && now()-l.capped > settling { // the answer is long and still comes
+			l.cap(now())
 		}
-	}
-	if err != nil {
-		l.of.lanes.trouble()
-		if d := time.Duration(l.silent.Load()); d != 0 {
-			err = fmt.Errorf("no answer within %v, so the connection was given up", d)
-			if !l.spoke.Load() { // the client has only introduced itself
-				err = &net.OpError{Op: "dial", Net: "tcp", Addr: l.RemoteAddr(), Err: err}
-			}
+	case since != 0 && errors.Is(err, os.ErrDeadlineExceeded):
+		l.left.Store(true)
+		silent, patience := time.Duration(now()-since), l.of.patience(l.peer, l.spoke.Load())
+		if l.spoke.Load() && silent >= patience/4 {
+			l.of.leave(l.peer)
+		}
+		if silent < patience {
+			break
+		}
+		err = fmt.Errorf("no answer within %v, so the connection was given up", patience)
+		if !l.spoke.Load() { // the client has only introduced itself
+			l.peer.failed.Add(1)
+			err = wire.NotSent(err)
 		}
 	}
 	return n, err
 }
 
-// Close closes the connection. If a caller has left its call, it closes it only when
-// that call was answered.
+// SetReadDeadline ends the wait for an answer with patience.
+func (l *link) SetReadDeadline(t time.Time) error {
+	l.want, l.capped = t, 0
+	if since := l.since.Load(); since != 0 {
+		return l.cap(since)
+	}
+	return l.Conn.SetReadDeadline(t)
+}
+
+func (l *link) cap(since int64) error {
+	t := l.want
+	if end := linksBegan.Add(time.Duration(since) + l.of.patience(l.peer, l.spoke.Load())); t.IsZero() || end.Before(t) {
+		t, l.capped = end, since
+	}
+	return l.Conn.SetReadDeadline(t)
+}
+
+// Close closes the connection. If a caller has left its call, it does so when that was
+// answered, in the background.
 func (l *link) Close() error {
-	l.of.lanes.trouble() // before the client connects again
-	if l.aside != nil && l.left.Load() && l.since.Load() != 0 && !l.cut.Load() {
-		if l.draining.CompareAndSwap(false, true) { // rueidis closes more than once
-			go l.drain()
-		}
+	if l.closed.Swap(true) {
 		return nil
 	}
-	return l.end()
-}
-
-func (l *link) end() error {
-	l.since.Store(0)
-	l.timer.Stop()
-	l.of.mu.Lock()
-	delete(l.of.open, l)
-	l.of.mu.Unlock()
-	if l.aside != nil {
-		l.once.Do(func() { close(l.ended) })
-	}
-	return l.Conn.Close()
-}
-
-// look runs by the timer while an answer is due, and closes the connection if it has
-// been silent for too long.
-func (l *link) look() {
-	l.armed.Store(false) // before we read since: a later Write arms the timer
-	since := l.since.Load()
-	if since == 0 {
-		return
-	}
-	patience := l.of.patience(l.peer, l.spoke.Load())
-	left := patience - time.Duration(now()-since)
-	if left > 0 {
-		if l.armed.CompareAndSwap(false, true) {
-			l.timer.Reset(left)
+	if since := l.since.Load(); l.left.Load() && since != 0 {
+		if within := l.of.patience(l.peer, l.spoke.Load()) - time.Duration(now()-since); within > 0 {
+			l.of.drain(l, within)
+			return nil
 		}
-		return
 	}
-	l.silent.Store(int64(patience))
-	if !l.spoke.Load() && l.aside == nil {
-		l.peer.failed.Add(1)
-	}
-	l.of.lanes.trouble()
-	_ = l.end()
+	return l.of.gone(l)
 }
 
-// aside is what a connection has in addition that carries one call at a time, whose
-// caller may leave the call.
-type aside struct {
-	left, draining atomic.Bool
-	cut            atomic.Bool // the request was not written completely: it has no effect
+// SyscallConn is what the client's pool looks at before each call: nobody reads from a
+// connection while no call waits for an answer.
+func (l *link) SyscallConn() (syscall.RawConn, error) { return looked{l.fresh, l}, nil }
 
-	ended chan struct{} // closed when the call that was left was answered, or cannot be any more
-	once  sync.Once
-
+// fresh is a connection that is not looked at so soon after an answer that it cannot have
+// been closed by a server or a proxy for being idle. What is done to look is not announced
+// to Go's scheduler, see quick.
+type fresh struct {
+	net.Conn
 	raw  syscall.RawConn // nil: the connection does not show it
-	peek func(fd uintptr)
-	bad  bool // set by peek
+	used atomic.Int64    // when something last came
 }
 
-func newAside(conn net.Conn) *aside {
-	a := &aside{ended: make(chan struct{})}
-	if t, ok := conn.(*tls.Conn); ok {
+func newFresh(conn net.Conn) *fresh {
+	f := &fresh{Conn: conn}
+	if t, ok := conn.(*tls.Conn); ok { // there the other side announces the end by something to be read
 		conn = t.NetConn()
 	}
 	if c, ok := conn.(syscall.Conn); ok {
-		a.raw, _ = c.SyscallConn()
+		f.raw, _ = c.SyscallConn()
 	}
-	a.peek = func(fd uintptr) { a.bad = !quietSocket(fd) }
-	return a
+	return f
 }
 
-// isOpen reports whether the other side has not closed the connection, as far as this
-// machine knows: nothing is to be read. While no call waits for an answer no goroutine
-// reads from the connection. With TLS the other side announces the end by something to
-// be read.
-func (l *link) isOpen() bool {
-	return l.raw == nil || l.raw.Control(l.peek) == nil && !l.bad
+func (f *fresh) Read(b []byte) (int, error) {
+	n, err := f.Conn.Read(b)
+	if n > 0 {
+		f.used.Store(now())
+	}
+	return n, err
 }
 
-// leave makes the call under way fail, whether it is being written or waits for its
-// answer.
-func (l *link) leave() {
-	l.left.Store(true)
-	_ = l.Conn.SetDeadline(time.Unix(1, 0))
+// SyscallConn is what the client's pool looks at before each call.
+func (f *fresh) SyscallConn() (syscall.RawConn, error) { return looked{f, nil}, nil }
+
+type looked struct {
+	*fresh
+	link *link
 }
 
-// whole notes that the whole answer has come.
-func (l *link) whole() { l.since.Store(0) }
+func (k looked) Control(f func(uintptr)) error    { return k.raw.Control(f) }
+func (k looked) Write(f func(uintptr) bool) error { return k.raw.Write(f) }
 
-// drain waits for the answer to a call that was left, or for the end of the
-// connection's patience.
-func (l *link) drain() {
-	_ = l.Conn.SetReadDeadline(time.Time{})
-	_, _ = l.Conn.Read(make([]byte, 1)) // then the server has executed the call
-	_ = l.end()
-}
-
-// SetDeadline does nothing on a connection for one call at a time: leave and look end
-// the call.
-func (l *link) SetDeadline(t time.Time) error {
-	if l.aside != nil {
+func (k looked) Read(f func(uintptr) bool) error {
+	if k.link != nil && k.link.era != k.link.peer.era.Load() {
+		return net.ErrClosed
+	}
+	if k.raw == nil || now()-k.used.Load() < rest {
 		return nil
 	}
-	return l.Conn.SetDeadline(t)
+	return k.raw.Control(func(fd uintptr) { f(fd) })
+}
+
+// Dialer makes a client of the program's as fast as that of Open, for Options.Dialer,
+// FailoverOptions.Dialer or ClusterOptions.Dialer:
+//
+//	options := &redis.Options{Addr: "redis1:6379"}
+//	options.Dialer = redisstore.Dialer(options)
+//
+// It connects as go-redis does, with the DialTimeout and TLSConfig of the options. On Linux
+// its connections spare Go's scheduler the announcement of system calls that do not wait,
+// and everywhere they spare the look at a connection that was used within the last 0.1 ms:
+// about a tenth of a lock and unlock. A connection that is cut within 0.1 ms of its last
+// answer makes the outcome of the next command unknown. Connections with TLS are as those
+// of go-redis.
+func Dialer(options *redis.Options) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial := redis.NewDialer(options)
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if _, encrypted := conn.(*tls.Conn); err != nil || encrypted {
+			return conn, err
+		}
+		return newFresh(quick(conn)), nil
+	}
 }

@@ -6,13 +6,17 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // behind opens a store whose connections go through a proxy.
@@ -35,8 +39,8 @@ func behind(t *testing.T, tune ...func(*links)) (*Store, *faultproxy.Proxy) {
 	return s, proxy
 }
 
-// patient never gives up a connection.
-func patient(l *links) { l.dial, l.answer = time.Hour, time.Hour }
+// patient gives up no connection while a test waits for something.
+func patient(l *links) { l.dial, l.answer = 4*time.Second, 4*time.Second }
 
 // renewSoon renews as a renewer does, with a patience of its own for each attempt, and
 // returns how long it took until a renewal was answered.
@@ -137,7 +141,7 @@ func TestContextsWhileConnecting(t *testing.T) {
 			if err == nil {
 				t.Errorf("%s succeeded without a server", name)
 			}
-		case <-time.After(5 * time.Second): // rueidis itself takes ten
+		case <-time.After(2 * time.Second): // the connection itself takes four
 			t.Errorf("%s waits for another's connection after its context has ended", name)
 		}
 	}
@@ -185,19 +189,23 @@ func TestAbandonedRequestsLeaveRoom(t *testing.T) {
 		t.Fatal("requests wait although their contexts have ended")
 	}
 	proxy.Heal()
-	eventually(t, "a grant after that", 20*time.Second, func() bool { return brief(1<<21, time.Second) == nil })
+	more := 1 << 21
+	eventually(t, "a grant after that", 20*time.Second, func() bool {
+		more++ // the one before may be granted by now
+		return brief(more, time.Second) == nil
+	})
 }
 
 // The way to the server becomes so long that an answer takes longer than the client's
 // patience. The client has to learn that.
 func TestServerBecomesFar(t *testing.T) {
-	s, proxy := behind(t)
+	s, proxy := behind(t, func(l *links) { l.dial, l.answer = dialPatience/4, answerPatience/4 })
 	c, _ := take(t, s, claimOf("k", "a"), time.Minute, false)
 	for _, dir := range []faultproxy.Direction{faultproxy.ToServer, faultproxy.ToClient} {
-		proxy.Delay(dir, 1100*time.Millisecond)
+		proxy.Delay(dir, 300*time.Millisecond)
 	}
-	renewSoon(t, s, c, 5*time.Second, 30*time.Second)
-	links := s.client.(ruClient).links
+	renewSoon(t, s, c, 2*time.Second, 30*time.Second)
+	links := s.client.(*client).links
 	for range 2 { // and then it stays
 		made := links.born.connections.Load()
 		renewSoon(t, s, c, 5*time.Second, 30*time.Second)
@@ -213,10 +221,9 @@ func TestCloseLeavesNoConnection(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		t.Run(fmt.Sprint("hangs=", hangs), func(t *testing.T) {
 			s, proxy := behind(t, patient)
-			directly(t, s)
 			if hangs {
 				s.pushes.start()                                                                           // which connects, too
-				eventually(t, "a subscription", 20*time.Second, func() bool { return proxy.Conns() == 3 }) // two are for calls
+				eventually(t, "a subscription", 20*time.Second, func() bool { return proxy.Conns() == 2 }) // one is for calls
 				proxy.Swallow(faultproxy.ToClient)
 			} else {
 				proxy.Delay(faultproxy.ToClient, 200*time.Millisecond)
@@ -236,7 +243,7 @@ func TestCloseLeavesNoConnection(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(8 * time.Second): // rueidis itself takes ten, or for ever
+			case <-time.After(2500 * time.Millisecond): // an answer is awaited for four
 				t.Error("Close waits for answers that do not come")
 			}
 			proxy.Heal()
@@ -285,15 +292,18 @@ func TestSilentServerCostsOthersNoTime(t *testing.T) {
 	sentinel, primary := serve(true), serve(false)
 	links := newLinks(Server{Addrs: []string{sentinel}})
 	links.dial, links.answer = 50*time.Millisecond, 500*time.Millisecond
-	ask := func(c net.Conn) error {
+	ask := func(c net.Conn) error { // as the client does
 		b := make([]byte, 1)
 		if _, err := c.Write(b); err != nil {
+			return err
+		}
+		if err := c.SetReadDeadline(time.Now().Add(mostAnswer)); err != nil {
 			return err
 		}
 		_, err := c.Read(b)
 		return err
 	}
-	c, err := links.connect(t.Context(), sentinel, nil, nil)
+	c, err := links.connect(t.Context(), "tcp", sentinel)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,11 +312,12 @@ func TestSilentServerCostsOthersNoTime(t *testing.T) {
 	}
 	links.rtt.Store(0) // a busy machine may have been slow
 	for range 5 {
-		c, err := links.connect(t.Context(), primary, nil, nil)
-		if err == nil { // else a busy machine took too long to connect, which counts as well
+		eventually(t, "the end of a pause", 5*time.Second, func() bool { return links.peer(primary).rests() == nil })
+		c, err := links.connect(t.Context(), "tcp", primary)
+		if err == nil { // a busy machine may take too long to connect, which counts as well
 			err = ask(c)
 		}
-		if !isDial(err) {
+		if !errors.Is(err, wire.ErrNotSent) {
 			t.Errorf("a connection that never answered: %v", err)
 		}
 	}
@@ -314,7 +325,7 @@ func TestSilentServerCostsOthersNoTime(t *testing.T) {
 		t.Errorf("the next connection to it is given %v", d)
 	}
 	began := time.Now()
-	if err := ask(c); err == nil || isDial(err) {
+	if err := ask(c); err == nil || errors.Is(err, wire.ErrNotSent) {
 		t.Errorf("a connection that fell silent: %v", err)
 	}
 	if took := time.Since(began); took > 4*links.answer {
@@ -343,4 +354,72 @@ func TestTheAddressLeadsToAnotherServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// Nobody reads from a connection while it is idle, so it is looked at.
+func TestConnectionsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	server, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	addr := server.Addr().String()
+	links := newLinks(Server{Addrs: []string{addr}})
+	open := func(c net.Conn) bool { // as the client's pool asks
+		raw, err := c.(syscall.Conn).SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		looked, open := false, false
+		err = raw.Read(func(fd uintptr) bool {
+			looked = true
+			_, _, err := syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+			open = err == syscall.EAGAIN
+			return true
+		})
+		return err == nil && (open || !looked)
+	}
+	for _, dial := range []func(context.Context, string, string) (net.Conn, error){
+		links.connect, Dialer(&redis.Options{DialTimeout: time.Second}),
+	} {
+		for name, tt := range map[string]struct {
+			do   func(net.Conn)
+			want bool
+		}{
+			"nothing happens": {func(net.Conn) {}, true},
+			"it is closed":    {func(c net.Conn) { c.Close() }, false},
+			"it is reset":     {func(c net.Conn) { _ = c.(*net.TCPConn).SetLinger(0); c.Close() }, false},
+			"something comes": {func(c net.Conn) { _, _ = c.Write([]byte("-ERR\r\n")) }, false},
+		} {
+			c, err := dial(t.Context(), "tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other, err := server.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !open(c) {
+				t.Errorf("%s: it is not open before", name)
+			}
+			tt.do(other)
+			if tt.want {
+				<-time.After(20 * time.Millisecond) // for what must not happen
+				if !open(c) {
+					t.Errorf("%s: it is not open", name)
+				}
+			} else {
+				eventually(t, name, 5*time.Second, func() bool { return !open(c) })
+			}
+			if l, ok := c.(*link); ok && tt.want {
+				links.leave()
+				if open(c) || l.era == l.peer.era.Load() {
+					t.Error("a connection to a server that was left is used")
+				}
+			}
+			c.Close()
+			other.Close()
+		}
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"embed"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/batonhq/baton/driver"
@@ -81,7 +82,7 @@ func (s *Store) runCall(ctx context.Context, call wire.Call) (any, error) {
 // runAll runs scripts independently of each other.
 func (s *Store) runAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if s.closed.Load() {
-		return failAll(len(calls), driver.ErrClosed)
+		return slices.Repeat([]wire.Result{{Err: driver.ErrClosed}}, len(calls))
 	}
 	results := s.client.RunAll(ctx, calls)
 	for i := range results {

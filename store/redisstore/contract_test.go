@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
@@ -21,7 +21,7 @@ func TestContractSingle(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	drivertest.Locks(t, singleHarness(func(t drivertest.T, addr string) *Store {
-		return mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}}))
+		return mustNew(t, dial(t, addr))
 	}))
 }
 
@@ -82,16 +82,51 @@ func singleHarness(open func(t drivertest.T, addr string) *Store) drivertest.Har
 	}
 }
 
-// TestContractManyConnections is for clients as most programs bring them, on
-// which requests may overtake each other.
-func TestContractManyConnections(t *testing.T) {
+// TestContractOpen is for the client that the store makes.
+func TestContractOpen(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	drivertest.Locks(t, singleHarness(func(t drivertest.T, addr string) *Store {
+		return through(Server{Addrs: []string{addr}})(t, Config{})
+	}))
+}
+
+// The store is one, and has passed the whole contract with its own client on every
+// topology. What a caller's client may change of that is the way of a request and of its
+// answer: how a client finds the server of a key, what it makes of requests for several
+// servers, how it lists them, and where it listens.
+func TestContractBrought(t *testing.T) {
 	testserver.Long(t)
 	testserver.NeedRedis(t)
 	t.Parallel()
-	server := testserver.SharedRedis(t)
-	drivertest.Locks(t, sharedHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}, PipelineMultiplex: 2})
-	}))
+	set, cluster := testserver.RedisSentinel(t), testserver.SharedRedisCluster(t)
+	onSentinel := []string{
+		// One script, of one key or several, and several scripts in a pipeline.
+		"exclusion", "first come, first served", "several are granted at once", "one bad key does not spoil a batch", "a large batch",
+		// The primary is asked for what it holds, and read for what it publishes.
+		"list shows what is held or waited for", "all handles see one life of the server", "a hand-over is hinted", "a downgrade is hinted",
+	}
+	for name, c := range map[string]struct {
+		open func(t drivertest.T) redis.UniversalClient
+		only []string
+	}{
+		"Sentinel": {func(t drivertest.T) redis.UniversalClient { return dialSentinel(t, set) }, onSentinel},
+		"Cluster": {func(t drivertest.T) redis.UniversalClient { return dialCluster(t, cluster) }, append(onSentinel,
+			// The client computes slots, too, and sends several keys to one.
+			"odd keys are different locks", "odd keys have queues of their own", "odd keys have readers and permits of their own", "odd keys can be broken",
+			"several or none", "several at once, wanted by many", "bad requests for several are refused", "a crowd is served one at a time",
+			// Pipelines to several nodes.
+			"a batch may hold waiters and holders", "a batch may hold all kinds of claims", "an illegal claim does not spoil a batch",
+			"a batch renews every claim for the whole TTL",
+			// All primaries are asked, and a node repeats what another one publishes.
+			"a prefix is compared byte by byte", "list shows many keys", "giving up a granted place is hinted", "nobody is woken after the end of a watch")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := sharedHarness(func(t drivertest.T, cfg Config) *Store { return mustNew(t, c.open(t), cfg) })
+			h.Only = c.only
+			drivertest.Locks(t, h)
+		})
+	}
 }
 
 func TestContractSentinel(t *testing.T) {
@@ -99,12 +134,7 @@ func TestContractSentinel(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	drivertest.Locks(t, sharedHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{
-			InitAddress: []string{set.Sentinel.Addr},
-			Sentinel:    rueidis.SentinelOption{MasterSet: set.Name},
-		})
-	}))
+	drivertest.Locks(t, sharedHarness(through(Server{Addrs: []string{set.Sentinel.Addr}, Master: set.Name})))
 }
 
 func TestContractCluster(t *testing.T) {
@@ -112,9 +142,7 @@ func TestContractCluster(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
-	drivertest.Locks(t, sharedHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()})
-	}))
+	drivertest.Locks(t, sharedHarness(through(Server{Addrs: cluster.Addrs(), Cluster: true})))
 }
 
 // TestContractMiniredis runs where no server is installed, too.
@@ -125,7 +153,7 @@ func TestContractMiniredis(t *testing.T) {
 			addr := mini(t)
 			locks := make([]driver.Locks, n)
 			for i := range locks {
-				locks[i] = mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true}))
+				locks[i] = mustNew(t, dial(t, addr))
 			}
 			return locks
 		},
@@ -135,13 +163,13 @@ func TestContractMiniredis(t *testing.T) {
 
 // sharedHarness is for servers that many cases use together, each with a
 // prefix of its own.
-func sharedHarness(dial func(t drivertest.T) rueidis.Client) drivertest.Harness {
+func sharedHarness(open opener) drivertest.Harness {
 	return drivertest.Harness{
 		Open: func(t drivertest.T, n int) []driver.Locks {
 			prefix := rand.Text() + ":"
 			locks := make([]driver.Locks, n)
 			for i := range locks {
-				locks[i] = mustNew(t, dial(t), Config{Prefix: prefix})
+				locks[i] = open(t, Config{Prefix: prefix})
 			}
 			return locks
 		},
@@ -167,8 +195,11 @@ func put(t drivertest.T, s *Store, key string) {
 // plain runs a command as a user of another client would. args[1] is a key.
 func plain(t drivertest.T, s *Store, args ...string) any {
 	t.Helper()
-	c := s.client.(ruClient).c
-	v, err := ruResult(c.Do(context.Background(), c.B().Arbitrary(args[0]).Keys(args[1]).Args(args[2:]...).Build()))
+	list := make([]any, len(args))
+	for i, arg := range args {
+		list[i] = arg
+	}
+	v, err := s.client.(*client).Do(context.Background(), list...).Result()
 	if err != nil {
 		t.Fatalf("%v: %v", args, err)
 	}
@@ -195,21 +226,52 @@ func mini(t drivertest.T) string {
 	return m.Addr()
 }
 
-func ruDial(t drivertest.T, o rueidis.ClientOption) rueidis.Client {
-	o.DisableCache = true
-	if o.PipelineMultiplex == 0 {
-		o.PipelineMultiplex = -1
+// An opener opens a store, as a process of its own would.
+type opener func(drivertest.T, Config) *Store
+
+// brought opens stores over a caller's client.
+func brought(addr string) opener {
+	return func(t drivertest.T, cfg Config) *Store { return mustNew(t, dial(t, addr), cfg) }
+}
+
+// onMini opens stores over a client that waits long: everything waits for everything in
+// a miniredis that all cases share.
+func onMini(addr string) opener {
+	return func(t drivertest.T, cfg Config) *Store {
+		return mustNew(t, closed(t, redis.NewClient(&redis.Options{Addr: addr, ReadTimeout: time.Minute})), cfg)
 	}
-	o.ReadBufferEachConn, o.WriteBufferEachConn = 1<<14, 1<<14
-	c, err := rueidis.NewClient(o)
-	if err != nil {
-		t.Fatalf("connect: %v", err)
+}
+
+// through opens stores by Open.
+func through(at Server) opener {
+	return func(t drivertest.T, cfg Config) *Store {
+		s, err := Open(t.Context(), at, cfg)
+		if err != nil {
+			t.Fatalf("open: %v", err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
 	}
-	t.Cleanup(c.Close)
+}
+
+func closed(t drivertest.T, c redis.UniversalClient) redis.UniversalClient {
+	t.Cleanup(func() { c.Close() })
 	return c
 }
 
-func mustNew(t drivertest.T, c rueidis.Client, cfg ...Config) *Store {
+func dial(t drivertest.T, addr string) redis.UniversalClient {
+	return closed(t, redis.NewClient(&redis.Options{Addr: addr}))
+}
+
+func dialSentinel(t drivertest.T, set *testserver.SentinelSet) redis.UniversalClient {
+	return closed(t, redis.NewFailoverClient(&redis.FailoverOptions{MasterName: set.Name, SentinelAddrs: []string{set.Sentinel.Addr}}))
+}
+
+func dialCluster(t drivertest.T, c *testserver.Cluster) redis.UniversalClient {
+	return closed(t, redis.NewClusterClient(&redis.ClusterOptions{Addrs: c.Addrs()}))
+}
+
+func mustNew(t drivertest.T, c redis.UniversalClient, cfg ...Config) *Store {
 	s, err := New(c, append(cfg, Config{})[0])
 	if err != nil {
 		t.Fatalf("new store: %v", err)

@@ -1,7 +1,7 @@
 // Package redisstore keeps locks, rate limits and records of operations in Redis 6.2 or
 // newer: a single server, one behind Sentinel, or Cluster. Valkey and other servers
 // that speak the same protocol and run Lua scripts work, too. Open connects by itself,
-// New takes a client of rueidis, package redisstore/goredis one of go-redis v9.
+// New takes a client of go-redis v9, package redisstore/rueidisstore one of rueidis.
 //
 // # What is on the server
 //
@@ -60,9 +60,8 @@
 // # Speed
 //
 // Acquiring and releasing a free exclusive lock is one script each, and so is a
-// decision about limits. On a single server, Open's client runs them on the caller's
-// goroutine, on a connection of its own, while no other call is under way. When many
-// goroutines wait for the server, the store merges their scripts into few calls, and
+// decision about limits. They run on the caller's goroutine. When several goroutines
+// wait for the server, the store merges their scripts into few calls, and
 // makes equal decisions of several goroutines in one step; not in Cluster, where a call
 // has one slot. There most slots have had no grant lately, too, so that most grants
 // seed their slot's counter, which costs four calls more on the server and no round

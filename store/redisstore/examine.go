@@ -5,12 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/findings"
@@ -245,18 +244,14 @@ func (s *Store) askSentinels(ctx context.Context) []sentinelFacts {
 	var all []sentinelFacts
 	for _, address := range s.server.Addrs {
 		f := sentinelFacts{address: address}
-		client, err := connect(ctx, rueidis.ClientOption{
-			InitAddress: []string{address}, Username: s.server.SentinelUsername, Password: s.server.SentinelPassword,
-			TLSConfig: s.server.TLS, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
-			Dialer: net.Dialer{Timeout: checkTimeout},
+		client := redis.NewSentinelClient(&redis.Options{
+			Addr: address, Username: s.server.SentinelUsername, Password: s.server.SentinelPassword, TLSConfig: s.server.TLS,
+			DialTimeout: checkTimeout, DialerRetries: 1, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
 		})
-		if err == nil {
-			answer, err := ruNode{client}.Do(ctx, "SENTINEL", "MASTER", s.server.Master)
-			if err == nil {
-				f.master = fields(answer)
-			}
-			client.Close()
+		if master, err := client.Master(ctx, s.server.Master).Result(); err == nil {
+			f.master = master
 		}
+		client.Close()
 		all = append(all, f)
 	}
 	return all

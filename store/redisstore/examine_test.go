@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
@@ -186,7 +184,7 @@ func TestExamineReplication(t *testing.T) {
 	primary := testserver.Redis(t)
 	host, port, _ := net.SplitHostPort(primary.Addr)
 	second := testserver.Redis(t, "--replicaof", host+" "+port)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{primary.Addr}}))
+	s := mustNew(t, dial(t, primary.Addr))
 	eventually(t, "the replica", 30*time.Second, func() bool {
 		info, err := primary.Do("INFO", "replication")
 		return err == nil && strings.Contains(info, "state=online")
@@ -332,7 +330,7 @@ func TestJudgeFacts(t *testing.T) {
 func TestServerTime(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{testserver.SharedRedis(t).Addr}}))
+	s := mustNew(t, dial(t, testserver.SharedRedis(t).Addr))
 	before := time.Now().Add(-time.Second)
 	at, err := s.ServerTime(t.Context())
 	if err != nil || at.Before(before) || at.After(time.Now().Add(time.Second)) {

@@ -8,8 +8,7 @@ import (
 	"github.com/batonhq/baton/store/redisstore"
 )
 
-// A store with connections of its own. A program that has a client gives it to New, or
-// to New of package goredis.
+// A store with connections of its own. A program that has a client gives it to New.
 func Example() {
 	ctx := context.Background()
 	store, err := redisstore.Open(ctx, redisstore.Server{Addrs: []string{"redis1:6379"}}, redisstore.Config{})

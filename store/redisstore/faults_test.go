@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/faultproxy"
@@ -20,10 +20,7 @@ func TestFailoverLosesTheLockAndRaisesTokens(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{
-		InitAddress: []string{set.Sentinel.Addr},
-		Sentinel:    rueidis.SentinelOption{MasterSet: set.Name, TopologyRefreshInterval: time.Second},
-	}))
+	s := mustNew(t, dialSentinel(t, set))
 	for range 100 { // run the counter ahead
 		c, _ := take(t, s, claimOf("job", "a"), time.Minute, false)
 		mustRelease(t, s, c)
@@ -63,10 +60,7 @@ func TestFailoverOfLimits(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{
-		InitAddress: []string{set.Sentinel.Addr},
-		Sentinel:    rueidis.SentinelOption{MasterSet: set.Name, TopologyRefreshInterval: time.Second},
-	}))
+	s := mustNew(t, dialSentinel(t, set))
 	limit := tokens(1, 1000*time.Hour, 100)
 	name := s.names.beside("heard").limit()
 	for range 10 {
@@ -128,7 +122,7 @@ func TestLostAnswerIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	s := mustNew(t, dial(t, proxy.Addr))
 	c, _ := take(t, s, claimOf("warm", "a"), time.Minute, false)
 	mustRelease(t, s, c)
 
@@ -193,10 +187,13 @@ func TestCancelledBeforeTheDeadline(t *testing.T) {
 			proxy := faultproxy.New(t, server.Addr)
 			var s *Store
 			if how == "New" {
-				s = mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+				s = mustNew(t, closed(t, redis.NewClient(&redis.Options{Addr: proxy.Addr, ReadTimeout: 500 * time.Millisecond})))
 			} else {
+				at := Server{Addrs: []string{proxy.Addr}}
+				links := newLinks(at)
+				links.answer = 500 * time.Millisecond
 				var err error
-				if s, err = Open(t.Context(), Server{Addrs: []string{proxy.Addr}}, Config{}); err != nil {
+				if s, err = open(t.Context(), at, links, Config{}); err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = s.Close() })
@@ -229,8 +226,8 @@ func TestReleaseThatOvertakesItsAcquire(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.Redis(t)
-	slow, fast := faultproxy.New(t, server.Addr), mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
-	late := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{slow.Addr}}))
+	slow, fast := faultproxy.New(t, server.Addr), mustNew(t, dial(t, server.Addr))
+	late := mustNew(t, dial(t, slow.Addr))
 	// The server knows the scripts, or what comes late would do nothing.
 	warm, _ := take(t, fast, claimOf("job", "warm"), time.Minute, false)
 	if _, err := fast.Acquire(t.Context(), driver.Request{Claim: claimOf("job", "other"), TTL: time.Minute}); !isHeldBy(err, "warm") {

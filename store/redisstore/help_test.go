@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
@@ -107,7 +105,7 @@ func newLab(t *testing.T, stores int, cfg ...Config) *lab {
 	testserver.NeedRedis(t)
 	l := &lab{T: t, server: testserver.Redis(t), key: "job"}
 	for range stores {
-		l.stores = append(l.stores, mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}}), append(cfg, Config{})[0]))
+		l.stores = append(l.stores, mustNew(t, dial(t, l.server.Addr), append(cfg, Config{})[0]))
 	}
 	return l
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/testserver"
@@ -19,9 +19,9 @@ func TestList(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
 	single := testserver.Redis(t)
-	for name, client := range map[string]rueidis.Client{
-		"single":  ruDial(t, rueidis.ClientOption{InitAddress: []string{single.Addr}}),
-		"Cluster": ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}),
+	for name, client := range map[string]redis.UniversalClient{
+		"single":  dial(t, single.Addr),
+		"Cluster": dialCluster(t, cluster),
 	} {
 		prefix := "li*st[a]?" + driver.NewID() + ":"
 		s := mustNew(t, client, Config{Prefix: prefix})

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
@@ -25,9 +23,7 @@ func TestRecordsSingle(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.SharedRedis(t)
-	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}})
-	}))
+	drivertest.Records(t, recordHarness(brought(server.Addr)))
 }
 
 func TestRecordsSentinel(t *testing.T) {
@@ -35,12 +31,7 @@ func TestRecordsSentinel(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{
-			InitAddress: []string{set.Sentinel.Addr},
-			Sentinel:    rueidis.SentinelOption{MasterSet: set.Name},
-		})
-	}))
+	drivertest.Records(t, recordHarness(through(Server{Addrs: []string{set.Sentinel.Addr}, Master: set.Name})))
 }
 
 func TestRecordsCluster(t *testing.T) {
@@ -48,31 +39,27 @@ func TestRecordsCluster(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
-	drivertest.Records(t, recordHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()})
-	}))
+	drivertest.Records(t, recordHarness(through(Server{Addrs: cluster.Addrs(), Cluster: true})))
 }
 
 // TestRecordsMiniredis runs where no server is installed, too.
 func TestRecordsMiniredis(t *testing.T) {
 	t.Parallel()
 	addr := mini(t)
-	h := recordHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
-	})
+	h := recordHarness(onMini(addr))
 	h.Many = 2*lookAtOnce + 50
 	drivertest.Records(t, h)
 }
 
 // recordHarness is for servers that many cases use together, each with a prefix
 // of its own.
-func recordHarness(dial func(t drivertest.T) rueidis.Client) drivertest.RecordHarness {
+func recordHarness(open opener) drivertest.RecordHarness {
 	return drivertest.RecordHarness{
 		Open: func(t drivertest.T, n int) []driver.Records {
 			prefix := rand.Text() + ":"
 			all := make([]driver.Records, n)
 			for i := range all {
-				all[i] = mustNew(t, dial(t), Config{Prefix: prefix})
+				all[i] = open(t, Config{Prefix: prefix})
 			}
 			return all
 		},
@@ -195,7 +182,7 @@ func TestRecordsLostAnswer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	s := mustNew(t, dial(t, proxy.Addr))
 	begin(t, s, "warm", 1, time.Hour) // the first call of a script sends its text
 	lost := func(what, carries string, call func(context.Context) error) {
 		t.Helper()
@@ -302,7 +289,7 @@ func TestRecordsThroughCrashAndFlush(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.Redis(t, "--appendonly", "yes", "--appendfsync", "always")
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
+	s := mustNew(t, dial(t, server.Addr))
 	begin(t, s, "begun", 7, time.Hour)
 	begin(t, s, "done", 7, time.Hour)
 	finish(t, s, "done", 7, "x", time.Hour)

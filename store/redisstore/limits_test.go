@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"testing"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/drivertest"
 	"github.com/batonhq/baton/internal/testserver"
@@ -16,9 +14,7 @@ func TestLimitsSingle(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	server := testserver.SharedRedis(t)
-	drivertest.Limits(t, limitHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}})
-	}))
+	drivertest.Limits(t, limitHarness(brought(server.Addr)))
 }
 
 func TestLimitsSentinel(t *testing.T) {
@@ -26,12 +22,7 @@ func TestLimitsSentinel(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	set := testserver.RedisSentinel(t)
-	drivertest.Limits(t, limitHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{
-			InitAddress: []string{set.Sentinel.Addr},
-			Sentinel:    rueidis.SentinelOption{MasterSet: set.Name},
-		})
-	}))
+	drivertest.Limits(t, limitHarness(through(Server{Addrs: []string{set.Sentinel.Addr}, Master: set.Name})))
 }
 
 func TestLimitsCluster(t *testing.T) {
@@ -39,9 +30,7 @@ func TestLimitsCluster(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
-	h := limitHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()})
-	})
+	h := limitHarness(through(Server{Addrs: cluster.Addrs(), Cluster: true}))
 	h.SameSlot = func(key string) string { return "{same}" + key }
 	drivertest.Limits(t, h)
 }
@@ -50,20 +39,18 @@ func TestLimitsCluster(t *testing.T) {
 func TestLimitsMiniredis(t *testing.T) {
 	t.Parallel()
 	addr := mini(t)
-	drivertest.Limits(t, limitHarness(func(t drivertest.T) rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{addr}, ForceSingleClient: true})
-	}))
+	drivertest.Limits(t, limitHarness(onMini(addr)))
 }
 
 // limitHarness is for servers that many cases use together, each with a prefix
 // of its own.
-func limitHarness(dial func(t drivertest.T) rueidis.Client) drivertest.LimitHarness {
+func limitHarness(open opener) drivertest.LimitHarness {
 	return drivertest.LimitHarness{
 		Open: func(t drivertest.T, n int) []limits.Store {
 			prefix := rand.Text() + ":"
 			limits := make([]limits.Store, n)
 			for i := range limits {
-				limits[i] = mustNew(t, dial(t), Config{Prefix: prefix})
+				limits[i] = open(t, Config{Prefix: prefix})
 			}
 			return limits
 		},

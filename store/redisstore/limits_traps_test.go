@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/faultproxy"
@@ -345,7 +343,7 @@ func TestLimitsLostAnswer(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	s := mustNew(t, dial(t, proxy.Addr))
 	limit := windows(5, 100_000*time.Hour)
 	r := asking("k", limit, 2)
 	r.ID, r.Keep = driver.NewID(), time.Hour

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
@@ -120,7 +120,7 @@ func TestSeveralWhoseAnswerIsLost(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}}))
+	s := mustNew(t, dial(t, proxy.Addr))
 	for _, again := range []bool{true, false} {
 		for _, c := range takeAll(t, s, several("warm", "x", "y")) {
 			mustRelease(t, s, c)
@@ -162,23 +162,19 @@ func TestSeveralThatWereAbandoned(t *testing.T) {
 	t.Parallel()
 	server := testserver.Redis(t)
 	proxy := faultproxy.New(t, server.Addr)
-	other := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{server.Addr}}))
-	for _, connections := range []int{-1, 2} {
-		s := mustNew(t, ruDial(t, rueidis.ClientOption{InitAddress: []string{proxy.Addr}, PipelineMultiplex: connections}))
+	other := mustNew(t, dial(t, server.Addr))
+	for _, open := range []opener{brought(proxy.Addr), through(Server{Addrs: []string{proxy.Addr}})} {
+		s := open(t, Config{})
 		for _, c := range takeAll(t, s, several("warm", "x", "y")) {
 			mustRelease(t, s, c)
 		}
 		for range 5 { // connections are chosen by chance
 			r := several("a", "x", "y", "z")
 			proxy.Hold(faultproxy.ToServer)
-			ctx, cancel := context.WithCancel(t.Context())
-			asked := make(chan error, 1)
-			go func() {
-				_, err := s.AcquireAll(ctx, r)
-				asked <- err
-			}()
-			time.AfterFunc(20*time.Millisecond, cancel) // it is sent by then, or never
-			if err := <-asked; !errors.Is(err, context.Canceled) {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond) // it is sent by then, or never
+			_, err := s.AcquireAll(ctx, r)
+			cancel()
+			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("abandoned: %v", err)
 			}
 			released := make(chan error, len(r))
@@ -204,7 +200,7 @@ func TestSeveralInCluster(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.SharedRedisCluster(t)
 	prefix := driver.NewID()
-	dial := func() rueidis.Client { return ruDial(t, rueidis.ClientOption{InitAddress: cluster.Addrs()}) }
+	dial := func() redis.UniversalClient { return dialCluster(t, cluster) }
 	for _, c := range []struct {
 		prefix string
 		keys   []string

@@ -5,12 +5,12 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
-	"net"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
@@ -101,36 +101,43 @@ type Config struct {
 // checkTimeout bounds what New asks the server.
 const checkTimeout = 5 * time.Second
 
-// New returns a store over the caller's client, which Close leaves open. The store
-// works in the client's mode: single server, Sentinel or Cluster.
+// New returns a store over a client of go-redis that the program has: a *redis.Client,
+// alone or behind Sentinel (NewFailoverClient), or a *redis.ClusterClient. The client
+// stays the caller's: Close leaves it open. Hooks of the client see what the store sends,
+// also those that are added later. Package rueidisstore takes a client of rueidis.
 //
-// The client may have several connections, on which a later request could overtake an
-// attempt for the same lock that was abandoned. So the store holds the later request
-// back until the attempt is answered. That costs a goroutine for each request whose
-// context can end, which Open's client spares. Nor does the client tell when it
-// connects again: as a node of a Redlock, the store asks the server after each grant
-// whether it has restarted, in one more round trip.
+// Two of the client's settings are overruled for what the store sends: scripts
+// are never sent again after a network error, whatever MaxRetries says, as the
+// first one may have taken effect; and deadlines of contexts are obeyed without
+// ContextTimeoutEnabled.
 //
-// When a NAT or a load balancer has forgotten a connection, rueidis waits eleven
-// seconds for an answer on it before it makes another one, and five seconds for a new
-// connection. Meanwhile no lease is renewed. Set ClientOption.ConnWriteTimeout to two
-// seconds and Dialer.Timeout to one. The store obeys contexts in any case.
+// ReadTimeout is how long the client waits on a connection that has fallen silent, and
+// DialTimeout how long for a new one: two seconds and one leave a lease time to be
+// renewed. Examine warns of a ReadTimeout of more than five seconds, or none. A context
+// that is cancelled while a server falls silent ends a call within ReadTimeout, and calls
+// after that one at once. Without ContextTimeoutEnabled a call with a deadline sooner than
+// ReadTimeout costs a goroutine, and so does every call with a ReadTimeout of more than
+// five seconds. Dialer makes the client a little faster.
 //
-// After a fail-over behind one name rueidis keeps a connection to the old primary, which only
-// reads, unless ClientOption.ConnLifetime ends it. Open's client and go-redis leave it.
+// The client does not tell when it connects again: as a node of a Redlock, the store asks
+// the server after each grant whether it has restarted, in one more round trip.
 //
 // It asks the server for its version, role and eviction policy, and fails with
 // *VersionError, *ReplicaError or *EvictionError if locks would not be safe
 // there, with driver.ErrUnavailable if it does not answer within five seconds.
-func New(client rueidis.Client, cfg Config) (*Store, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
-	defer cancel()
-	return newStore(ctx, ruClient{c: client, order: &wire.Order{}, apart: new(atomic.Bool)}, false, newLife(false), cfg)
+func New(client redis.UniversalClient, cfg Config) (*Store, error) {
+	c, err := over(client)
+	if err != nil {
+		return nil, err
+	}
+	return Adapt(c, cfg)
 }
 
 // Adapt is New for another client. It is for the adapters in this module, such as
-// goredis.New.
-func Adapt(ctx context.Context, client wire.Client, cfg Config) (*Store, error) {
+// package rueidisstore.
+func Adapt(client wire.Client, cfg Config) (*Store, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
+	defer cancel()
 	return newStore(ctx, client, false, newLife(false), cfg)
 }
 
@@ -152,6 +159,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 	s.pushes.open = s.subscribe
 	s.batcher.off, s.batcher.one, s.batcher.many = n.cluster, s.single, s.several
 	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral
+	s.decisions.far = true // they are short: 64 goroutines lose a tenth with fewer
 	s.clock.start()
 	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, cfg) })
 	switch err.(type) {
@@ -292,10 +300,15 @@ type Server struct {
 // store gives up a connection on which no answer comes for two seconds and makes
 // another one, which has one second to answer; both have more where answers usually
 // take long. So leases of ten seconds and more survive a NAT or a load balancer that
-// forgets the store's connections. A store has two connections for calls to a single
-// server: one for a call while no other is under way, and one for all other calls.
+// forgets the store's connections.
+//
+// A call ends with the deadline of its context. A context that is cancelled while the
+// server falls silent ends the call when its connection is given up, within two seconds,
+// and calls after that one at once.
+//
 // Besides the errors of New it fails with driver.ErrUnavailable if there is no
-// connection; ctx bounds how long it tries.
+// connection; ctx bounds how long it tries. go-redis writes to standard error what it
+// hears of Sentinels, unless redis.SetLogger says otherwise.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return open(ctx, at, newLinks(at), cfg)
 }
@@ -311,93 +324,76 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 	case !at.Cluster && at.Master == "" && len(at.Addrs) > 1:
 		return nil, errors.New("redis: several addresses are for Sentinel or Cluster: say which")
 	}
-	option := rueidis.ClientOption{
-		InitAddress:       at.Addrs,
-		SelectDB:          at.DB,
-		Username:          at.Username,
-		Password:          at.Password,
-		TLSConfig:         at.TLS,
-		ClientName:        "baton",
-		ForceSingleClient: !at.Cluster && at.Master == "",
-
-		DisableCache: true, // nothing is ever cached
-		// Locks are small. The defaults are half a megabyte for each
-		// direction of each connection.
-		ReadBufferEachConn:  1 << 15,
-		WriteBufferEachConn: 1 << 15,
-	}
-	// One connection carries all scripts, in the order in which they are sent: the
-	// clean-up after an abandoned request must not overtake that request, and with
-	// several connections would have to wait for it.
-	option.PipelineMultiplex = -1
-	option.DialCtxFn = links.connect
-	// links decide how long to wait. rueidis pings a connection that has been idle for
-	// KeepAlive.
-	option.Dialer = net.Dialer{Timeout: time.Minute, KeepAlive: time.Second}
-	if at.Master != "" {
-		option.Sentinel = rueidis.SentinelOption{
-			MasterSet: at.Master,
-			Username:  at.SentinelUsername,
-			Password:  at.SentinelPassword,
-			TLSConfig: at.TLS,
-			Dialer:    option.Dialer,
-			// A missed +switch-master would bind us to the old primary
-			// for ever.
-			TopologyRefreshInterval: 5 * time.Second,
-		}
-	}
-
-	var second *direct
-	if option.ForceSingleClient {
-		second = newDirect(links, option)
-		// The loss of this connection is then noticed at once, also while calls go by
-		// the second one.
-		option.AlwaysPipelining = true
-	}
-	client, err := connect(ctx, option)
+	c, err := over(links.client(at))
 	if err != nil {
 		return nil, err
 	}
+	c.links, c.dated, c.silence = links, true, answerPatience
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
-	if second != nil {
-		second.beside = client
-	}
-	c := ruClient{c: client, links: links, direct: second, apart: new(atomic.Bool)}
 	s, err := newStore(ctx, c, true, links.born, cfg)
 	if err != nil {
-		c.Close()
 		links.close()
+		_ = c.UniversalClient.Close()
 		return nil, err
 	}
 	s.server, s.links = &at, links
 	return s, nil
 }
 
-// connect is rueidis.NewClient until ctx ends. rueidis cannot be told to stop
-// connecting, so a client that comes too late is closed.
-func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
-	type opened struct {
-		client rueidis.Client
-		err    error
+// client makes the client.
+func (ls *links) client(at Server) redis.UniversalClient {
+	o := redis.UniversalOptions{
+		Addrs:            at.Addrs,
+		MasterName:       at.Master,
+		IsClusterMode:    at.Cluster,
+		DB:               at.DB,
+		Username:         at.Username,
+		Password:         at.Password,
+		SentinelUsername: at.SentinelUsername,
+		SentinelPassword: at.SentinelPassword,
+
+		Dialer:    ls.connect,
+		OnConnect: ls.identify(""),
+
+		// links know how long to wait. What links give up is not tried again here.
+		ContextTimeoutEnabled: true,
+		DialTimeout:           mostDial,
+		DialerRetries:         1,
+		ReadTimeout:           mostAnswer,
+		WriteTimeout:          answerPatience,
+		PoolTimeout:           checkTimeout,
+		MaxRetries:            -1,
+
+		PoolSize:         64,
+		PipelinePoolSize: -1,
+		// Locks are small.
+		ReadBufferSize:  1 << 13,
+		WriteBufferSize: 1 << 13,
+
+		// Subscriptions have connections of their own, and nothing is ever cached.
+		Protocol:                 2,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
-	done := make(chan opened, 1)
-	go func() {
-		c, err := rueidis.NewClient(option)
-		done <- opened{c, err}
-	}()
-	select {
-	case o := <-done:
-		if o.err != nil {
-			return nil, opening(ruError(o.err))
+	switch {
+	case at.Cluster:
+		cluster := o.Cluster()
+		cluster.MaxRedirects = 3
+		cluster.DisableRoutingPolicies = true
+		cluster.NewClient = func(node *redis.Options) *redis.Client {
+			node.OnConnect = ls.identify(node.Addr)
+			return redis.NewClient(node)
 		}
-		return o.client, nil
-	case <-ctx.Done():
-		go func() {
-			if late := <-done; late.err == nil {
-				late.client.Close()
-			}
-		}()
-		return nil, ctx.Err()
+		return redis.NewClusterClient(cluster)
+	case at.Master != "":
+		// The Sentinels are asked with each connection that is made: a +switch-master that
+		// was missed would bind us to the old primary for ever.
+		o.ConnMaxLifetime = topologyFor
+		return redis.NewFailoverClient(o.Failover())
 	}
+	return redis.NewClient(o.Simple())
 }
+
+// topologyFor is how long the answer of a Sentinel serves.
+const topologyFor = 5 * time.Second

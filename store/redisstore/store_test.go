@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/drivertest"
@@ -15,8 +15,8 @@ import (
 
 func TestUnsafeServersAreRefused(t *testing.T) {
 	l := newLab(t, 0)
-	client := func() rueidis.Client {
-		return ruDial(t, rueidis.ClientOption{InitAddress: []string{l.server.Addr}, ForceSingleClient: true})
+	client := func() redis.UniversalClient {
+		return dial(t, l.server.Addr)
 	}
 	l.do("CONFIG", "SET", "maxmemory-policy", "volatile-lru")
 	_, err := New(client(), Config{})
@@ -95,11 +95,11 @@ func TestOpen(t *testing.T) {
 func TestClosedClient(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
-	client := ruDial(t, rueidis.ClientOption{InitAddress: []string{testserver.SharedRedis(t).Addr}})
+	client := dial(t, testserver.SharedRedis(t).Addr)
 	s, err := New(client, Config{Prefix: driver.NewID() + ":"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	drivertest.ClosedClient(t, s, client.Close)
+	drivertest.ClosedClient(t, s, func() { client.Close() })
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
+	"github.com/batonhq/baton/store/redisstore/rueidisstore"
 	"github.com/batonhq/baton/store/redlock"
 )
 
@@ -31,12 +31,12 @@ var clients = map[string]func(t *testing.T, addr string) redlock.Member{
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c, redisstore.Config{}) })
+		return opened(t, func() (*redisstore.Store, error) { return rueidisstore.New(c, redisstore.Config{}) })
 	},
 	"go-redis": func(t *testing.T, addr string) redlock.Member {
 		c := redis.NewClient(&redis.Options{Addr: addr})
 		t.Cleanup(func() { c.Close() })
-		return opened(t, func() (*redisstore.Store, error) { return goredis.New(c, redisstore.Config{}) })
+		return opened(t, func() (*redisstore.Store, error) { return redisstore.New(c, redisstore.Config{}) })
 	},
 }
 

@@ -41,7 +41,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
 )
 
 var (
@@ -88,7 +87,7 @@ func (c *Client) Store() (*redisstore.Store, error) {
 	if !ok {
 		return nil, fmt.Errorf("redislock: %T cannot hold locks: use *redis.Client or *redis.ClusterClient", c.client)
 	}
-	store, err := goredis.New(client, redisstore.Config{})
+	store, err := redisstore.New(client, redisstore.Config{})
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +106,7 @@ func Obtain(ctx context.Context, client RedisClient, key string, ttl time.Durati
 // nil.
 //
 // Errors: ErrNotObtained; the context's; those of driver.Locks.Acquire for an argument
-// that the store refuses and a server that does not answer; those of goredis.New. After
+// that the store refuses and a server that does not answer; those of redisstore.New. After
 // an error the caller holds no lock, and what a request without an answer may have left
 // is released in the background, unless opt.Token says that another caller may hold it.
 func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt *Options) (*Lock, error) {

@@ -28,13 +28,12 @@ import (
 	"github.com/batonhq/baton/internal/verify/lines"
 	"github.com/batonhq/baton/internal/verify/results"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
 )
 
 func main() {
 	verify.GoRedis = func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), end func() error) {
 		c := redis.NewClient(&redis.Options{Addr: addr})
-		return func(cfg redisstore.Config) (*redisstore.Store, error) { return goredis.New(c, cfg) }, c.Close
+		return func(cfg redisstore.Config) (*redisstore.Store, error) { return redisstore.New(c, cfg) }, c.Close
 	}
 	verify.Main()
 	log.SetFlags(log.Ltime)

@@ -8,14 +8,13 @@ import (
 	"github.com/batonhq/baton/adapters/compat/redsync"
 	"github.com/batonhq/baton/adapters/compat/redsync/redis"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
 )
 
 // prefixed is a pool whose locks have a prefix on the server.
 type prefixed struct{ client goredislib.UniversalClient }
 
 func (p prefixed) Store() (*redisstore.Store, error) {
-	return goredis.New(p.client, redisstore.Config{Prefix: "app:"})
+	return redisstore.New(p.client, redisstore.Config{Prefix: "app:"})
 }
 
 // A pool of your own, with settings of the store. To the original library the lock is

@@ -11,16 +11,22 @@ import (
 // switches for each call. A caller cannot leave a call there when its context is
 // cancelled: the call ends with its deadline, by the client's own timeouts, or by its
 // answer. So after a call that was not answered the calls run on goroutines of their
-// own, which their callers leave when they wish, until one of them is answered.
+// own, which their callers leave when they wish, until one of them is answered, and for
+// at least a second: where callers give up sooner than the server answers, each call here
+// would cost a connection.
 //
 // The zero Lane is ready for use.
 type Lane struct {
 	Order
 
-	// troubles counts the calls that were not answered, and whatever else may make a
-	// call hang; over is how many of these came before a call that was answered.
+	// troubles counts the calls that were not answered; over is how many of these came
+	// before a call that was answered.
 	troubles, over atomic.Uint64
+	last           atomic.Pointer[time.Time] // of the last one, nil when that is long ago
 }
+
+// settling is how long calls run apart at least after one that was not answered.
+const settling = time.Second
 
 // Run runs f for the call c: here if obeys says that f ends with the deadline of ctx, and
 // if nothing is known that may make it hang. It tells f whether it runs apart from its
@@ -32,7 +38,7 @@ func (l *Lane) Run(ctx context.Context, c Call, obeys bool, f func(apart bool) R
 	if obeys && l.calm() {
 		r := f(false)
 		if !Answered(r.Err) {
-			l.Trouble()
+			l.trouble()
 			if end := ended(ctx); end != nil && !errors.Is(r.Err, ErrNotSent) {
 				r.Err = end
 			}
@@ -49,12 +55,25 @@ func (l *Lane) Run(ctx context.Context, c Call, obeys bool, f func(apart bool) R
 	})
 }
 
-// Trouble notes that calls may hang from now on.
-func (l *Lane) Trouble() { l.troubles.Add(1) }
+// trouble notes that calls may hang from now on.
+func (l *Lane) trouble() {
+	t := time.Now()
+	l.last.Store(&t)
+	l.troubles.Add(1)
+}
 
 // calm reports whether nothing is known that may make a call hang, and no call that
 // was abandoned may be under way.
-func (l *Lane) calm() bool { return l.troubles.Load() == l.over.Load() && !l.Late() }
+func (l *Lane) calm() bool {
+	if l.troubles.Load() != l.over.Load() || l.Late() {
+		return false
+	}
+	last := l.last.Load()
+	if last == nil {
+		return true
+	}
+	return time.Since(*last) >= settling && l.last.CompareAndSwap(last, nil)
+}
 
 // settle notes that this number of troubles is over.
 func (l *Lane) settle(troubles uint64) {

@@ -36,14 +36,18 @@ func TestLane(t *testing.T) {
 			{true, false, lost},
 			{true, true, lost},
 			{true, true, nil},
+			{true, true, nil}, // not at once
 			{true, false, nil},
 		} {
+			if i == 7 {
+				time.Sleep(settling)
+			}
 			if apart := call(step.obeys, step.err); apart != step.apart {
 				t.Errorf("call %d ran apart from its caller: %v, want %v", i, apart, step.apart)
 			}
 		}
 
-		l.Trouble()
+		l.trouble()
 		end := make(chan struct{})
 		time.AfterFunc(time.Second, cancel)
 		began := time.Now()
@@ -56,6 +60,7 @@ func TestLane(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
+		time.Sleep(settling)
 		if !l.calm() {
 			t.Error("the call was answered")
 		}

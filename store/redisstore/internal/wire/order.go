@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"sync/atomic"
-	"time"
 )
 
 // An Order keeps the calls of a client with several connections in order where it
@@ -12,10 +11,6 @@ import (
 // before that one has ended. Otherwise a clean-up might overtake that call on another
 // connection, and find nothing yet. The zero Order is ready for use.
 type Order struct {
-	// Slots bounds by its capacity how many calls run at a time, those that were
-	// abandoned included. Nil means any number.
-	Slots chan struct{}
-
 	mu    sync.Mutex
 	late  map[string]chan struct{} // by lock, calls that were abandoned; closed when they ended
 	known atomic.Int32             // len(late)
@@ -35,18 +30,6 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	if err := ctx.Err(); err != nil {
 		return Result{Err: NotSent(err)}
 	}
-	if o.Slots != nil {
-		select {
-		case o.Slots <- struct{}{}:
-		case <-ctx.Done():
-			return Result{Err: NotSent(ctx.Err())}
-		}
-		run := f
-		f = func() Result {
-			defer func() { <-o.Slots }()
-			return run()
-		}
-	}
 	if ctx.Done() == nil {
 		return f()
 	}
@@ -65,10 +48,9 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	}
 }
 
-// Obey runs f, which answers n calls, and stops waiting for it when ctx ends, or
-// grace later, for the answers that f has by then. What f does goes on, and ends by
-// the client's own timeouts.
-func Obey(ctx context.Context, grace time.Duration, n int, f func(context.Context) []Result) []Result {
+// Obey runs f, which answers n calls, and stops waiting for it when ctx ends. What f does
+// goes on, and ends by the client's own timeouts.
+func Obey(ctx context.Context, n int, f func(context.Context) []Result) []Result {
 	fail := func(err error) []Result {
 		out := make([]Result, n)
 		for i := range out {
@@ -88,17 +70,8 @@ func Obey(ctx context.Context, grace time.Duration, n int, f func(context.Contex
 	case out := <-done:
 		return out
 	case <-ctx.Done():
+		return fail(ctx.Err())
 	}
-	if grace > 0 {
-		last := time.NewTimer(grace)
-		defer last.Stop()
-		select {
-		case out := <-done:
-			return out
-		case <-last.C:
-		}
-	}
-	return fail(ctx.Err())
 }
 
 // await returns when no abandoned call with one of these locks is under way.

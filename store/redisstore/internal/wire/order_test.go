@@ -5,7 +5,6 @@ import (
 	"errors"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // What comes after abandoned calls is not sent before all of them have ended.
@@ -111,37 +110,6 @@ func TestOrderAlone(t *testing.T) {
 	if r := o.Run(ctx, c, func() Result { t.Error("sent"); return Result{} }); !errors.Is(r.Err, ErrNotSent) {
 		t.Errorf("%+v", r)
 	}
-}
-
-// Calls that were abandoned count until they end; a call that finds no slot is not
-// sent.
-func TestOrderSlots(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := Order{Slots: make(chan struct{}, 1)}
-		end := make(chan struct{})
-		ctx, cancel := context.WithCancel(t.Context())
-		first := make(chan error, 1)
-		go func() {
-			first <- o.Run(ctx, Call{Keys: []string{"a"}}, func() Result { <-end; return Result{} }).Err
-		}()
-		synctest.Wait()
-		cancel()
-		if err := <-first; !errors.Is(err, context.Canceled) || !o.Late() {
-			t.Errorf("abandoned: %v, late %v", err, o.Late())
-		}
-		for _, c := range []Call{{Keys: []string{"b"}}, {Keys: []string{"a"}, Loose: true}} {
-			hurried, stop := context.WithTimeout(t.Context(), time.Second)
-			if r := o.Run(hurried, c, func() Result { t.Error("sent"); return Result{} }); !errors.Is(r.Err, ErrNotSent) {
-				t.Errorf("without a slot: %+v", r)
-			}
-			stop()
-		}
-		close(end)
-		synctest.Wait()
-		if r := o.Run(t.Context(), Call{Keys: []string{"a"}}, func() Result { return Result{Value: "then"} }); r.Value != "then" || o.Late() || len(o.Slots) != 0 {
-			t.Errorf("after its end: %+v, late %v, %d slots taken", r, o.Late(), len(o.Slots))
-		}
-	})
 }
 
 // A call that is loose does not wait for one that was abandoned, nor is it waited for.

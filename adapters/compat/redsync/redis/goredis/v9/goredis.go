@@ -6,13 +6,12 @@ import (
 
 	"github.com/batonhq/baton/adapters/compat/redsync/redis"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
 )
 
 type pool struct{ client goredislib.UniversalClient }
 
 func (p pool) Store() (*redisstore.Store, error) {
-	return goredis.New(p.client, redisstore.Config{})
+	return redisstore.New(p.client, redisstore.Config{})
 }
 
 // NewPool makes a pool of a client, which stays the caller's. It does not talk to the server.

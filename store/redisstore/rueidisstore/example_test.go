@@ -1,21 +1,24 @@
-package goredis_test
+package rueidisstore_test
 
 import (
 	"context"
 	"log"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/store/redisstore"
-	"github.com/batonhq/baton/store/redisstore/goredis"
+	"github.com/batonhq/baton/store/redisstore/rueidisstore"
 )
 
 // Locks over the client that the program has.
 func Example() {
-	client := redis.NewClient(&redis.Options{Addr: "redis1:6379"})
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{"redis1:6379"}})
+	if err != nil {
+		log.Fatal(err)
+	}
 	defer client.Close()
-	store, err := goredis.New(client, redisstore.Config{})
+	store, err := rueidisstore.New(client, redisstore.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -32,11 +32,14 @@ func TestLockIsKeptWithWhatCannotBeStopped(t *testing.T) {
 			t.Parallel()
 			flags := append([]string{"-b", "sqlite:x.db", "run", "--ttl", "3s", "--grace", "50ms"}, c.flags...)
 			holder, said, end := nobodys(t, append(append(flags, "k", "--"), c.run...)...)
-			dir := holder.Dir
 			awaitText(t, said, "baton may not signal it")
 			awaitText(t, said, "the lock is kept until it has ended")
-			next := exec.Command("baton", "-b", "sqlite:x.db", "run", "-n", "k", "--", "helper", "exit", "0")
-			next.Dir = dir
+			another := func() *exec.Cmd { // of the same user: root opens no file of nobody's
+				next := exec.Command(holder.Path, "-b", "sqlite:x.db", "run", "-n", "k", "--", "true")
+				next.Dir, next.SysProcAttr = holder.Dir, holder.SysProcAttr
+				return next
+			}
+			next := another()
 			if out, err := next.CombinedOutput(); next.ProcessState.ExitCode() != exitNotAcquired {
 				t.Errorf("while it runs, the next one ended with %v, want exit code %d:\n%s", err, exitNotAcquired, out)
 			}
@@ -45,8 +48,7 @@ func TestLockIsKeptWithWhatCannotBeStopped(t *testing.T) {
 				text, _ := os.ReadFile(said)
 				t.Errorf("the holder ended with %v, want exit code %d:\n%s", err, c.code, text)
 			}
-			next = exec.Command("baton", "-b", "sqlite:x.db", "run", "-n", "k", "--", "helper", "exit", "0")
-			next.Dir = dir
+			next = another()
 			if out, err := next.CombinedOutput(); err != nil {
 				t.Errorf("afterwards, the next one ended with %v:\n%s", err, out)
 			}

@@ -39,8 +39,6 @@ const (
 		`TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends)`
 )
 
-type scanner interface{ Scan(...any) error }
-
 func keyFields(k *sqlstore.Key) []any {
 	return []any{&k.Last, &k.Busy, &k.Token, &k.Weight, &k.ID, &k.Owner, &k.Since, &k.Ends}
 }

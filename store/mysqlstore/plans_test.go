@@ -106,6 +106,9 @@ func TestNoStatementScans(t *testing.T) {
 	for part, why := range meantScans {
 		meant[shapeOf(part)] = why
 	}
+	if testserver.IsMySQL(t) { // which estimates more than twice the overrides that there are
+		meant[shapeOf("FROM baton_kept WHERE k<")] = "a list reads a page"
+	}
 	unmeant, unused := sqltext.Unmeant(slices.Collect(maps.Keys(read)), meant)
 	for _, shape := range unmeant {
 		t.Error(read[shape])

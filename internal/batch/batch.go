@@ -13,6 +13,7 @@ package batch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -43,6 +44,9 @@ type Key struct {
 	Name string
 	Rule Rule
 }
+
+// ErrImpatient says that a request was not sent because it waited for too long.
+var ErrImpatient = errors.New("the request was not sent in time")
 
 // A Request is a pointer to a struct that embeds Item. It has room for the answer,
 // which is set when the item is done.
@@ -100,15 +104,16 @@ type Config[R Request] struct {
 	// Send performs requests, and sets their answers before it returns.
 	Send func(context.Context, []R)
 
-	// Begin, if Send is nil, waits for what a send needs, such as a connection, and
-	// returns the send. Requests are taken only then: until then callers may leave, and
-	// more requests join. There may be none left. An error is that of the requests that
-	// would have been sent.
+	// Begin waits for what a send needs, such as a connection, and
+	// returns the send, in place of Send. Requests are taken only then: until then callers
+	// may leave, and more requests join. There may be none left. An error is that of the
+	// requests that would have been sent.
 	Begin func(context.Context) (send func(context.Context, []R), err error)
 
 	// Direct sends a request on its caller's goroutine if it can be sent at once. The
 	// context of Begin is then that of the caller; that of the send also ends Grace later
-	// than it, and Do returns when the send does.
+	// than it, and Do returns when the send does. If there are Begin and Send, Send does
+	// it, in the caller's context.
 	Direct bool
 
 	Max      int // requests in one send
@@ -140,8 +145,12 @@ type Config[R Request] struct {
 	// Keys are what a request may share with others. Defaults to nothing.
 	Keys func(R) []Key
 
+	// Patience is how long a request waits to be taken. After that it is not sent, and the
+	// error is ErrImpatient. By default it waits until its context ends.
+	Patience time.Duration
+
 	// Kind separates requests that never share a send. Defaults to one kind.
-	Kind func(R) int64
+	Kind func(R) any
 
 	// Size is the size of a request, and MaxSize the limit for the requests of one send
 	// together, if they are several. Defaults to no limit.
@@ -213,10 +222,23 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 		}
 	}
 	b.mu.Unlock()
-	select {
-	case <-it.done:
-		return it.err
-	case <-ctx.Done():
+	var impatient <-chan time.Time
+	if b.config.Patience > 0 {
+		timer := time.NewTimer(b.config.Patience)
+		defer timer.Stop()
+		impatient = timer.C
+	}
+	for done := false; !done; {
+		select {
+		case <-it.done:
+			return it.err
+		case <-ctx.Done():
+			done = true
+		case <-impatient:
+			if b.withdraw(it) {
+				return ErrImpatient
+			}
+		}
 	}
 	if b.withdraw(it) {
 		return ctx.Err()

@@ -21,7 +21,7 @@ type request struct {
 	Item
 	name   string
 	shared []Key
-	kind   int64
+	kind   int
 	length int
 }
 
@@ -41,7 +41,7 @@ type lab struct {
 func newLab(c Config[*request]) *lab {
 	l := &lab{}
 	c.Keys = func(r *request) []Key { return r.shared }
-	c.Kind = func(r *request) int64 { return r.kind }
+	c.Kind = func(r *request) any { return r.kind }
 	c.Size = func(r *request) int { return r.length }
 	c.Send = func(ctx context.Context, all []*request) {
 		names := make([]string, len(all))
@@ -149,7 +149,7 @@ func TestRules(t *testing.T) {
 	once, serial, apart := Key{"k", Once}, Key{"k", Serial}, Key{"k", Once | Serial}
 	of := func(kind, length int, name string, keys ...Key) *request {
 		r := ask(name, keys...)
-		r.kind, r.length = int64(kind), length
+		r.kind, r.length = kind, length
 		return r
 	}
 	for name, tt := range map[string]struct {

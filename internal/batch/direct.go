@@ -21,6 +21,10 @@ func (b *Batcher[R]) flyHere(ctx context.Context, r R, f *flight) error {
 	}()
 	send := b.config.Send
 	if b.config.Begin != nil {
+		if send != nil {
+			send(ctx, []R{r})
+			return nil
+		}
 		var err error
 		if send, err = b.config.Begin(ctx); err != nil {
 			return err

@@ -241,3 +241,42 @@ func TestBeginWaitsForKeys(t *testing.T) {
 		}
 	})
 }
+
+// A request that waits for too long is not sent, and its caller is told. One that was
+// taken is not left for that.
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var sent []string
+		b := New(Config[*request]{Direct: true, Max: 1, InFlight: 1, Patience: time.Second, Send: func(_ context.Context, all []*request) {
+			sent = append(sent, all[0].name)
+			time.Sleep(3 * time.Second)
+		}})
+		go b.Do(context.Background(), ask("first"))
+		synctest.Wait()
+		began := time.Now()
+		if err := b.Do(context.Background(), ask("impatient")); err != ErrImpatient || time.Since(began) != time.Second {
+			t.Errorf("after %v: %v, want ErrImpatient", time.Since(began), err)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if err := b.Do(context.Background(), ask("late enough")); err != nil || time.Since(began) != 6*time.Second {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		if len(sent) != 2 {
+			t.Errorf("sent %v", sent)
+		}
+	})
+}
+
+// With Send and Begin, Send is for callers' goroutines, in their contexts.
+func TestDirectSendsByItself(t *testing.T) {
+	type key struct{}
+	var sent string
+	b := New(Config[*request]{Direct: true, Max: 1, InFlight: 1, Send: func(ctx context.Context, all []*request) {
+		sent = all[0].name + ctx.Value(key{}).(string)
+	}, Begin: func(context.Context) (func(context.Context, []*request), error) {
+		panic("it begins")
+	}})
+	if err := b.Do(context.WithValue(t.Context(), key{}, " of the caller"), ask("r")); err != nil || sent != "r of the caller" {
+		t.Errorf("%v, sent %q", err, sent)
+	}
+}

@@ -29,22 +29,29 @@ type renewing struct {
 // occur twice in a request. The context of one ends when all callers that wait for the
 // answer have given up.
 func NewRenewals(most int, send func(context.Context, []driver.Claim, time.Duration) []driver.Renewal) *Renewals {
+	call := func(ctx context.Context, calls []*renewing) {
+		claims := slices.Clip(calls[0].claims)
+		for _, c := range calls[1:] {
+			claims = append(claims, c.claims...)
+		}
+		answers := send(ctx, claims, calls[0].ttl)
+		for _, c := range calls {
+			n := len(c.claims)
+			c.answers, answers = answers[:n:n], answers[n:]
+		}
+	}
 	return &Renewals{batch.New(batch.Config[*renewing]{
-		Direct: true, Max: math.MaxInt, InFlight: most,
-		Grace: 1, // a caller leaves at once, and send has a grace of its own
-		Kind:  func(r *renewing) int64 { return int64(r.ttl) },
-		Send: func(ctx context.Context, calls []*renewing) {
-			claims := slices.Clip(calls[0].claims)
-			for _, c := range calls[1:] {
-				claims = append(claims, c.claims...)
-			}
-			answers := send(ctx, claims, calls[0].ttl)
-			for _, c := range calls {
-				n := len(c.claims)
-				c.answers, answers = answers[:n:n], answers[n:]
-				c.Finish()
-			}
+		Direct: true, Send: call, // in the caller's context
+		Begin: func(context.Context) (func(context.Context, []*renewing), error) {
+			return func(ctx context.Context, calls []*renewing) {
+				if len(calls) > 0 {
+					call(ctx, calls)
+				}
+			}, nil
 		},
+		Max: math.MaxInt32, InFlight: most,
+		Grace: 1, // a caller leaves at once, and send has a grace of its own
+		Kind:  func(r *renewing) any { return r.ttl },
 	})}
 }
 

@@ -83,12 +83,7 @@ func (it *item) batchKeys() []batch.Key {
 
 // kind keeps an item that only one member may be asked for from items that several are
 // asked for.
-func (it *item) kind() int64 {
-	if it.once {
-		return 1
-	}
-	return 0
-}
+func (it *item) kind() any { return it.once }
 
 // do sends the item and waits for its outcome. After an error that is ErrUnknown the
 // item may still happen: it.Done tells when that is over.

@@ -155,11 +155,10 @@ func inLine(t *testing.T, s, plain *Store, ctx context.Context, n int) (all []dr
 			_, err := s.Acquire(ctx, r)
 			errs[i] <- err
 		}()
-		eventually(t, "a position", 20*time.Second, func() bool {
-			s.batcher.mu.Lock()
-			defer s.batcher.mu.Unlock()
-			return s.batcher.calls == 1 && len(s.batcher.waiting.all) == i
-		})
+		if i == 0 {
+			awaitBlocked(t, plain, 1)
+		}
+		eventually(t, "a position", 20*time.Second, func() bool { return s.batcher.many.Waiting() == i })
 	}
 	return all, errs, func() {
 		if err := tx.Rollback(t.Context()); err != nil {

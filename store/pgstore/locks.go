@@ -73,14 +73,16 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	var err error
 	if r.Exclusive() && !r.Retry && r.Ticket == 0 {
 		o := &operation{claim: r.Claim, ttl: r.TTL, queue: r.Queue && !bounded}
-		err = s.batcher.do(ctx, o, func() error {
-			if token, err := s.acquireDirectly(ctx, r); err != nil || token > 0 {
-				o.grant, o.served = driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, err == nil
+		o.alone = func() error {
+			token, err := s.acquireDirectly(ctx, r)
+			if err != nil || token > 0 {
+				o.grant = driver.Grant{Token: token, Ticket: token, TTL: r.TTL}
 				return err
 			}
 			return alone()
-		})
-		if err == nil && o.served {
+		}
+		err = s.batcher.do(ctx, o)
+		if err == nil && text == "" {
 			if o.grant.Waiting {
 				s.hints.watchers.Waits(r.Key, r.ID, o.grant.Ticket)
 			}
@@ -147,12 +149,12 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		return err
 	}
 	var text string
-	err := s.batcher.do(ctx, &operation{claim: c}, func() error {
+	err := s.batcher.do(ctx, &operation{claim: c, alone: func() error {
 		if done, err := s.releaseDirectly(ctx, c); err != nil || done {
 			return err
 		}
 		return s.row(ctx, releaseSQL, []any{[]byte(c.Key), c.ID, c.Ticket}, &text)
-	})
+	}})
 	if err == nil && text != "" {
 		err = s.released(c, text)
 	}

@@ -378,7 +378,7 @@ func doEverything(t *testing.T, s, other *Store) {
 	})
 	held, position := hold(t, s, writer(name+"key")), join(t, s, writer(name+"key"))
 	onConn(t, s, func(conn *pgxpool.Conn) error {
-		return s.batcher.sendKey(ctx, conn, held.Key, []*operation{
+		return s.batcher.sendKey(ctx, conn, []*operation{
 			{claim: held}, {claim: position}, {claim: unknown(position)}, {claim: writer(held.Key).Claim, ttl: time.Minute, queue: true},
 		})
 	})

@@ -22,13 +22,13 @@ func placing(r driver.Request) *operation {
 	return &operation{claim: r.Claim, ttl: r.TTL, queue: true}
 }
 
-func sendKey(t *testing.T, s *Store, key string, all ...*operation) {
+func sendKey(t *testing.T, s *Store, all ...*operation) {
 	t.Helper()
 	conn, err := s.pool.Acquire(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.batcher.sendKey(t.Context(), conn, key, all); err != nil {
+	if err := s.batcher.sendKey(t.Context(), conn, all); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,7 +68,7 @@ func TestKeyBatch(t *testing.T) {
 	wrong := second
 	wrong.ID = driver.NewID()
 	strangers := []*operation{{claim: wrong}, {claim: with(writer("k"), driver.Grant{Ticket: 1})}}
-	sendKey(t, s, "k", append([]*operation{a, {claim: leaves}, b, {claim: first}}, strangers...)...)
+	sendKey(t, s, append([]*operation{a, {claim: leaves}, b, {claim: first}}, strangers...)...)
 	stay(t, s)
 	mustServe(t, false, strangers...)
 	mustBe(t, s, first, driver.Lost)
@@ -91,10 +91,10 @@ func TestKeyBatch(t *testing.T) {
 		stay(t, s)
 		mustBe(t, s, c, driver.Held)
 		end := &operation{claim: c}
-		sendKey(t, s, "k", end)
+		sendKey(t, s, end)
 		mustServe(t, true, end)
 		again := &operation{claim: c}
-		sendKey(t, s, "k", again)
+		sendKey(t, s, again)
 		mustServe(t, false, again)
 	}
 	if s.batcher.hot.Has("k") {
@@ -109,7 +109,7 @@ func TestKeyBatchGrantsAtOnce(t *testing.T) {
 	s := openAt(t, url)
 	last := hold(t, s, writer("k"))
 	a, b := placing(writer("k")), placing(writer("k"))
-	sendKey(t, s, "k", a, &operation{claim: last}, b)
+	sendKey(t, s, a, &operation{claim: last}, b)
 	if g := a.grant; !a.served || g.Waiting || g.Token <= last.Ticket || g.Token != g.Ticket || g.TTL != time.Minute {
 		t.Errorf("the first: served is %v, %+v", a.served, g)
 	}
@@ -134,7 +134,7 @@ func TestKeyBatchTellsWhenToAskAgain(t *testing.T) {
 	short.TTL = 300 * time.Millisecond
 	hold(t, s, short)
 	a, b := placing(writer("k")), placing(writer("k"))
-	sendKey(t, s, "k", a, b)
+	sendKey(t, s, a, b)
 	// On a slow machine the holder is dead by now.
 	if g := a.grant; g.Waiting && (g.Again <= 0 || g.Again > driver.RefreshEvery) {
 		t.Errorf("the first waiter: %+v", g)
@@ -150,16 +150,16 @@ func TestKeyBatchLeavesAlone(t *testing.T) {
 	_, url := database(t)
 	s := openAt(t, url)
 	unserved := []*operation{placing(writer("new")), {claim: with(writer("new"), driver.Grant{Ticket: 1})}}
-	sendKey(t, s, "new", unserved...)
+	sendKey(t, s, unserved...)
 	mustServe(t, false, unserved...)
 	last := hold(t, s, writer("new"))
 	release(t, s, last)
-	sendKey(t, s, "new", unserved...)
+	sendKey(t, s, unserved...)
 	mustServe(t, false, unserved...)
 
 	mine := hold(t, s, writer("k"))
 	repeated := placing(driver.Request{Claim: mine, TTL: time.Minute})
-	sendKey(t, s, "k", repeated, placing(writer("k")))
+	sendKey(t, s, repeated, placing(writer("k")))
 	mustServe(t, false, repeated)
 	if info, err := s.Inspect(t.Context(), "k"); err != nil || len(info.Waiters) != 0 {
 		t.Errorf("%+v, %v, want no waiter", info, err)
@@ -172,10 +172,10 @@ func TestKeyBatchLeavesAlone(t *testing.T) {
 	two.ID = driver.NewID()
 	other := hold(t, s, two)
 	w := placing(writer("r"))
-	sendKey(t, s, "r", w, &operation{claim: one})
+	sendKey(t, s, w, &operation{claim: one})
 	waiter := placed(t, w)
 	stay(t, s)
-	sendKey(t, s, "r", &operation{claim: other})
+	sendKey(t, s, &operation{claim: other})
 	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
 }
@@ -198,7 +198,7 @@ func TestKeyBatchRespectsInTx(t *testing.T) {
 			t.Fatal(err)
 		}
 		w, end := placing(writer(c.Key)), &operation{claim: c}
-		sendKey(t, s, c.Key, w, end)
+		sendKey(t, s, w, end)
 		mustServe(t, true, end)
 		waiter := placed(t, w)
 		exec(t, s, `UPDATE baton_claim SET ends = ends + interval '1 hour' WHERE seq = $1`, waiter.Ticket)
@@ -228,7 +228,7 @@ func TestKeyBatchWaitsForARenewal(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		sendKey(t, s, "k", end)
+		sendKey(t, s, end)
 	}()
 	awaitBlocked(t, s, 1)
 	if err := tx.Commit(t.Context()); err != nil {
@@ -299,15 +299,10 @@ func TestKeyBatchTraffic(t *testing.T) {
 	wg.Wait()
 }
 
-// stalled is a store where a statement for the key is under way for ever.
-func stalled(t *testing.T, s *Store, key string) *queue {
-	t.Helper()
+// stalled makes a store send nothing for keys that are contended, and the key one of them.
+func stalled(s *Store, key string) {
 	s.batcher.hot.Set(key, true)
-	q := new(queue)
-	s.batcher.mu.Lock()
-	defer s.batcher.mu.Unlock()
-	s.batcher.keys[key] = q
-	return q
+	s.batcher.keys.Pause()
 }
 
 // An operation that was not sent for a while goes alone: the connection of the
@@ -317,14 +312,14 @@ func TestKeyBatchIsNotWaitedForLong(t *testing.T) {
 	_, url := database(t)
 	s := openAt(t, url)
 	first := hold(t, s, writer("k"))
-	q := stalled(t, s, "k")
+	stalled(s, "k")
 	waiter := join(t, s, writer("k"))
 	stay(t, s)
 	release(t, s, first)
 	stay(t, s)
 	mustBe(t, s, waiter, driver.Held)
-	if len(q.all) > 0 {
-		t.Errorf("%d are left in the queue", len(q.all))
+	if n := s.batcher.keys.Waiting(); n > 0 {
+		t.Errorf("%d are left in the queue", n)
 	}
 }
 
@@ -332,10 +327,9 @@ func TestKeyBatchIsNotWaitedForLong(t *testing.T) {
 func TestKeyBatchCallerLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
-	s := openAt(t, url)
-	s.patience = time.Hour
+	s := openAt(t, url, func(o *options) { o.patience = time.Hour })
 	c := hold(t, s, writer("k"))
-	q := stalled(t, s, "k")
+	stalled(s, "k")
 	ctx, cancel := context.WithCancel(t.Context())
 	errs := make(chan error, 2)
 	go func() {
@@ -343,11 +337,7 @@ func TestKeyBatchCallerLeavesTheQueue(t *testing.T) {
 		errs <- err
 	}()
 	go func() { errs <- s.Release(ctx, c) }()
-	eventually(t, "two in line", 20*time.Second, func() bool {
-		s.batcher.mu.Lock()
-		defer s.batcher.mu.Unlock()
-		return len(q.all) == 2
-	})
+	eventually(t, "two in line", 20*time.Second, func() bool { return s.batcher.keys.Waiting() == 2 })
 	cancel()
 	for range 2 {
 		if err := <-errs; !errors.Is(err, context.Canceled) || errors.Is(err, driver.ErrUnknown) {
@@ -361,17 +351,12 @@ func TestKeyBatchCallerLeavesTheQueue(t *testing.T) {
 func TestKeyBatchClose(t *testing.T) {
 	t.Parallel()
 	_, url := database(t)
-	s := openAt(t, url)
-	s.patience = time.Hour
+	s := openAt(t, url, func(o *options) { o.patience = time.Hour })
 	c := hold(t, s, writer("k"))
-	q := stalled(t, s, "k")
+	stalled(s, "k")
 	errs := make(chan error, 1)
 	go func() { errs <- s.Release(t.Context(), c) }()
-	eventually(t, "one in line", 20*time.Second, func() bool {
-		s.batcher.mu.Lock()
-		defer s.batcher.mu.Unlock()
-		return len(q.all) == 1
-	})
+	eventually(t, "one in line", 20*time.Second, func() bool { return s.batcher.keys.Waiting() == 1 })
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}

@@ -161,7 +161,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	}
 	s.renewal = sqlstore.NewRenewals(renewingConns, s.renewWith(s.renewing))
 	s.confirm = sqlstore.NewRenewals(max(1, int(pool.Config().MaxConns)/2), s.renewWith(pool))
-	s.batcher.init(s, s.batcher.sendLocks)
+	s.batcher.init(s)
 	s.limits = s.newLimits(o.decide)
 	s.hints.init(s, o)
 	s.sweep.init(s, o)
@@ -308,10 +308,13 @@ func (s *Store) connect(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn,
 	if errors.Is(err, puddle.ErrClosedPool) {
 		go s.Close() // the program has closed its pool: the pool for renewals must not go on
 	}
-	if err != nil {
-		return nil, failure(ctx, notSent{err})
+	switch {
+	case err == nil:
+		return conn, nil
+	case s.closed.Load(): // perhaps Close has ended the attempt to connect
+		return nil, driver.ErrClosed
 	}
-	return conn, nil
+	return nil, failure(ctx, notSent{err})
 }
 
 // askWith is ask on a connection, which it returns to the pool.

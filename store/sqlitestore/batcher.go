@@ -18,8 +18,8 @@ const maxBatch = 64
 // An op is a request that waits for the writer. Requests that meet there are
 // made in one transaction and pay for one commit.
 //
-// Their queue is not a batch.Batcher because requests are taken only when the process
-// may write the file: until then callers may give up, and nothing was done.
+// Their queue is not a batch.Batcher because one goroutine stays to write, and because a
+// request that was taken alone and had no effect is given back to the queue.
 type op struct {
 	// fast, if not nil, is one statement that does what run would do, or
 	// changes nothing and reports false.

@@ -65,6 +65,10 @@ test-long: ## Test all modules with all faults, browsers, languages and neighbou
 	$(on_mysql) $(call sum,long-mysql-faults,./internal/faulttest ./internal/verify,-run '^Test(LockedOut|ServerCrash|TenThousandWaiters)$$/^mysql$$|^TestMatrix$$/^all$$/^mariadb$$') || status=1; \
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
+.PHONY: test-versions
+test-versions: ## Try each store's contract on the newest servers of Debian, and write docs/versions.md
+	@.ci/versions
+
 .PHONY: mutate
 mutate: ## Take the rules of the lock's core out one by one, and see that its tests notice
 	go test -run '^TestMutations$$' -mutate -count=1 -timeout 15m -v ./internal/acquire

@@ -328,3 +328,16 @@ func TestStopReturnsWhenTheServerStandsStill(t *testing.T) {
 		c.Close()
 	}
 }
+
+func TestVariableNamesAnotherServer(t *testing.T) {
+	const other = "/nowhere/valkey-server"
+	t.Setenv("BATON_SERVER_REDIS", other)
+	p := new(Program)
+	defer p.Close()
+	if path := require(p, "redis-server", "redis-server"); path != other {
+		t.Errorf("the server is %q, want %q", path, other)
+	}
+	if path := require(p, "bash", "bash"); path == "" {
+		t.Error("what has no variable is not found")
+	}
+}

@@ -1,5 +1,5 @@
 // Package mysqlstore keeps locks, rate limits and records of operations in five tables
-// of a MySQL or MariaDB database. It is tested on MariaDB 10.11, and on no MySQL.
+// of a MySQL or MariaDB database. It is tested on MariaDB 10.11 and MySQL 9.7.
 //
 // # What it promises
 //

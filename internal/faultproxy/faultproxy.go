@@ -38,6 +38,7 @@ type Proxy struct {
 	rules    [2]rule
 	rewrite  [2]func([]byte) []byte
 	lost     func([]byte) bool // selects connections of which everything is swallowed
+	only     func([]byte) bool // selects connections that rules and Cut concern; nil: all
 	changed  chan struct{}     // closed and replaced when rules change
 	traps    []*trap
 	closed   bool
@@ -148,6 +149,18 @@ func (p *Proxy) SwallowOf(match func(first []byte) bool) {
 	p.change(func() { p.lost = match })
 }
 
+// Only makes Delay, Hold, Swallow and Cut concern nothing but connections whose first
+// bytes to the server match: those of one of the clients that share the proxy. Heal does
+// not end it.
+func (p *Proxy) Only(match func(first []byte) bool) {
+	p.change(func() { p.only = match })
+}
+
+// concerns reports whether rules and Cut are about c. p.mu is held.
+func (p *Proxy) concerns(c *conn) bool {
+	return p.only == nil || c.first != nil && p.only(c.first)
+}
+
 // HalfOpen makes all connections that are open now fall silent, both ways and without
 // an end, as after a NAT or a load balancer that has forgotten its flows. Connections
 // that are opened later work. Heal cuts the silent ones.
@@ -196,7 +209,9 @@ func (p *Proxy) Cut() {
 	p.mu.Lock()
 	var open []*conn
 	for c := range p.conns {
-		open = append(open, c)
+		if p.concerns(c) || p.closed {
+			open = append(open, c)
+		}
 	}
 	p.mu.Unlock()
 	for _, c := range open {
@@ -438,6 +453,9 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 	for {
 		c.p.mu.Lock()
 		r, changed := c.p.rules[dir], c.p.changed
+		if !c.p.concerns(c) {
+			r = rule{slice: r.slice}
+		}
 		if c.silent || c.p.lost != nil && c.first != nil && c.p.lost(c.first) {
 			r.mode = swallow
 		}

@@ -183,13 +183,32 @@ func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 	if err := errors.Join(set.follow(set.Primary, ""), set.follow(set.Replica, set.known[set.Primary])); err != nil {
 		t.Fatalf("make a replica: %v", err)
 	}
-	host, port, _ := net.SplitHostPort(set.known[set.Primary]) // it is one of ours
 	poll(t, "the replica in sync", func() error {
 		return infoSays(set.Replica, "replication", "master_link_status:up")
 	})
 
+	set.Sentinel = Sentinel(t, set.Name, set.known[set.Primary], 1, 10*time.Minute)
+	_, replicaPort, _ := net.SplitHostPort(set.known[set.Replica])
+	poll(t, "the sentinel that knows its replica", func() error {
+		known, err := set.Sentinel.Do("SENTINEL", "REPLICAS", set.Name)
+		if err == nil && !hasLine(known, replicaPort) {
+			err = errors.New("it does not know the replica yet")
+		}
+		return err
+	})
+	return set
+}
+
+// Sentinel starts a Sentinel that watches a primary. It calls a server down that has been
+// silent for downAfter, and the primary if quorum Sentinels agree.
+func Sentinel(t TB, name, primary string, quorum int, downAfter time.Duration) *RedisServer {
+	t.Helper()
+	host, port, err := net.SplitHostPort(primary)
+	if err != nil {
+		t.Fatalf("start sentinel: %v", err)
+	}
 	path := require(t, "redis-server", "redis-server")
-	for attempt := 1; set.Sentinel == nil; attempt++ {
+	for attempt := 1; ; attempt++ {
 		own, err := freePort()
 		if err != nil {
 			t.Fatalf("start sentinel: %v", err)
@@ -200,28 +219,22 @@ func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 bind 127.0.0.1
 protected-mode no
 dir %s
-sentinel monitor %s %s %s 1
-sentinel down-after-milliseconds %[3]s 600000
+sentinel monitor %s %s %s %d
+sentinel down-after-milliseconds %[3]s %[7]d
 sentinel failover-timeout %[3]s 3000
-sentinel parallel-syncs %[3]s 1
-`, own, dir, set.Name, host, port), 0o600)
+sentinel parallel-syncs %[3]s 2
+`, own, dir, name, host, port, quorum, downAfter.Milliseconds()), 0o600)
 		if err != nil {
 			t.Fatalf("start sentinel: %v", err)
 		}
-		set.Sentinel, err = startRedis(t, path, dir, own, nil, []string{conf, "--sentinel"})
-		if err != nil && (!errors.Is(err, errExited) || attempt == 5) {
+		s, err := startRedis(t, path, dir, own, nil, []string{conf, "--sentinel"})
+		if err == nil {
+			return s
+		}
+		if !errors.Is(err, errExited) || attempt == 5 {
 			t.Fatalf("start sentinel: %v", err)
 		}
 	}
-	_, replicaPort, _ := net.SplitHostPort(set.known[set.Replica])
-	poll(t, "the sentinel that knows its replica", func() error {
-		known, err := set.Sentinel.Do("SENTINEL", "REPLICAS", set.Name)
-		if err == nil && !hasLine(known, replicaPort) {
-			err = errors.New("it does not know the replica yet")
-		}
-		return err
-	})
-	return set
 }
 
 // PrimaryAddr asks the Sentinel where the primary is.

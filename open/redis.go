@@ -25,6 +25,7 @@ type redisTarget struct {
 	tls            *tls.Config // nil without TLS
 	connectTimeout time.Duration
 	allowEviction  bool
+	replicas       redisstore.Replicas
 
 	quorum redlock.Config // for redisQuorum
 
@@ -124,6 +125,8 @@ func (a *address) redis() (*redisTarget, error) {
 	t.allowEviction = p.flag("allow-eviction")
 	if t.kind == redisQuorum {
 		t.quorum = p.redlock()
+	} else {
+		t.replicas = p.replicas(t.kind == redisSentinel || t.kind == redisCluster)
 	}
 	if t.kind == redisSentinel {
 		t.sentinelUser = p.text("sentinel-user")
@@ -134,6 +137,31 @@ func (a *address) redis() (*redisTarget, error) {
 	}
 	return t, p.finish()
 }
+
+// replicas reads how many replicas must know of a lock. named says that the servers tell
+// which replicas there are.
+func (p *params) replicas(named bool) redisstore.Replicas {
+	switch p.text("replicas") {
+	case "":
+		return redisstore.NoReplicas
+	case "auto":
+		return redisstore.AutoReplicas
+	case "all":
+		if !named {
+			p.fail("parameter replicas: only Sentinel (redis+sentinel://) and Cluster tell which replicas are all: say how many")
+		}
+		return redisstore.AllReplicas
+	}
+	g, _ := p.get("replicas")
+	n, err := strconv.Atoi(g.value)
+	if err != nil || n < 0 || n > maxReplicas {
+		p.fail("parameter replicas is neither all nor auto, nor a number from 0 to %d", maxReplicas)
+	}
+	return redisstore.Replicas(n)
+}
+
+// maxReplicas is more than a primary of Redis should have.
+const maxReplicas = 100
 
 func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 	t, err := a.redis()
@@ -161,7 +189,7 @@ func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 		SentinelUsername: t.sentinelUser,
 		SentinelPassword: t.sentinelPassword,
 		TLS:              t.tls,
-	}, redisstore.Config{Prefix: t.prefix, AllowEviction: t.allowEviction})
+	}, redisstore.Config{Prefix: t.prefix, AllowEviction: t.allowEviction, Replicas: t.replicas})
 }
 
 // refuse separates errors about what the URL names from those of a server that

@@ -109,6 +109,9 @@ func TestRedisURLsRefused(t *testing.T) {
 		"redis://h1?connect-timeout=5":               "not a duration",
 		"redis://h1?connect-timeout=-5s":             "not a duration",
 		"redis://h1?allow-eviction=maybe":            "neither true nor false",
+		"redis://h1?replicas=all":                    "say how many",
+		"redis+cluster://h1?replicas=-1":             "neither all nor auto",
+		"redlock://h1,h2,h3?replicas=1":              "unknown parameter replicas",
 		"redis://h1?ca=/x":                           "need TLS",
 		"redis://h1?insecure":                        "need TLS",
 		"rediss://h1?cert=/x":                        "belong together",
@@ -207,7 +210,7 @@ func TestTLSParameters(t *testing.T) {
 func TestEveryDocumentedParameterIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, scheme := range []string{"redis://h?", "redis+cluster://h?", "redis+sentinel://h/m?"} {
-		for _, name := range []string{"prefix", "password-file", "password-env", "connect-timeout", "allow-eviction", "ca", "cert", "key", "server-name", "insecure"} {
+		for _, name := range []string{"prefix", "password-file", "password-env", "connect-timeout", "allow-eviction", "replicas", "ca", "cert", "key", "server-name", "insecure"} {
 			_, err := readRedis(t, scheme+name+"=x")
 			if err != nil && strings.Contains(err.Error(), "unknown parameter") {
 				t.Errorf("%s%s: %v", scheme, name, err)

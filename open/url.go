@@ -47,7 +47,7 @@ type param struct {
 var harmless = map[string]bool{
 	"acl": true, "allow-eviction": true, "allow-replicas": true, "application_name": true, "ca": true, "cert": true,
 	"connect-timeout": true, "connections": true, "db": true, "durable": true, "host": true, "insecure": true,
-	"longest-ttl": true, "migrate": true, "pooler": true, "prefix": true, "schema": true, "server-name": true,
+	"longest-ttl": true, "migrate": true, "pooler": true, "prefix": true, "replicas": true, "schema": true, "server-name": true,
 	"session": true, "sslcert": true, "sslmode": true, "sslrootcert": true, "tls": true, "verify": true,
 }
 

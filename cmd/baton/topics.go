@@ -37,12 +37,14 @@ Parameters of Redis, after "?" and separated by "&":
                           later is given up after a second without an answer, or more
                           where answers take long
   allow-eviction=true     accept a server that may evict locks when its memory is full
+  replicas=all            a lock counts when every replica knows of it that Sentinel or
+                          Cluster could promote (N: when N do; auto: one, if any is there)
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   verify=ca               with ca=FILE: whatever name the server's certificate has, as those
                           that MySQL makes itself have none
   insecure=true           do not verify the server's certificate: never in production
 
-Redlock knows them, too, for all its servers, and
+Redlock knows them but replicas, too, for all its servers, and
 
   longest-ttl=1m          no lock may have a longer TTL; a server that restarted does not
                           vote for that time, as it may have forgotten one

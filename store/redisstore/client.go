@@ -107,9 +107,14 @@ func (c *client) Run(ctx context.Context, call wire.Call) (any, error) {
 		if apart {
 			ctx = c.lasting(ctx)
 		}
-		cmd := sentOnce(ctx, call)
-		_ = c.Process(ctx, cmd) // the command has its error
-		r := c.result(cmd.Cmd)
+		var r wire.Result
+		if call.Acks != nil {
+			r = c.acknowledged(ctx, []wire.Call{call})[0]
+		} else {
+			cmd := sentOnce(ctx, call)
+			_ = c.Process(ctx, cmd) // the command has its error
+			r = c.result(cmd.Cmd)
+		}
 		if !apart && c.links != nil && !wire.Answered(r.Err) {
 			if answered := c.links.draining(); answered != nil {
 				lane.Abandon(call, answered)
@@ -177,6 +182,9 @@ func (c *client) pipeline(ctx context.Context, calls []wire.Call) []wire.Result 
 	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
 		return wire.Obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
 			ctx = c.lasting(ctx)
+			if calls[0].Acks != nil {
+				return c.acknowledged(ctx, calls)
+			}
 			cmds := make([]*redis.Cmd, len(calls))
 			p := c.Pipeline()
 			for i, call := range calls {

@@ -66,6 +66,8 @@ type operation struct {
 	n       lockNames
 	id      string
 	acquire bool
+	key     string // of an acquire, as is ttl
+	ttl     time.Duration
 	args    [3]string // the lock's value before the token, the ttl in ms, and the value after it; or how it begins
 	keys    [4]string // memory for a call for it alone
 	ask     question  // of a decision
@@ -302,7 +304,12 @@ func (c *batcher) combined(batch []*operation) {
 func (s *Store) single(ctx context.Context, o *operation) (any, error) {
 	if o.acquire {
 		o.keys = [4]string{o.n.lock, o.n.counter, o.n.high, o.n.queue()}
-		return s.run(ctx, acquireScript, o.keys[:], o.args[:])
+		call := wire.Call{Script: acquireScript, Keys: o.keys[:], Args: o.args[:], Acks: s.replicas.ask(o.ttl)}
+		answer, err := s.runCall(ctx, call)
+		if err == nil && number(answer) > 0 {
+			err = s.replicas.missing(call.Acks, o.key)
+		}
+		return answer, err
 	}
 	o.keys = [4]string{o.n.lock, o.n.counter, o.n.queue()}
 	return s.run(ctx, releaseScript, o.keys[:3], o.args[:1])
@@ -313,12 +320,16 @@ func (s *Store) several(ctx context.Context, batch []*operation) {
 	keys := append(make([]string, 0, 2+2*len(batch)), s.names.counter, s.names.high)
 	args := make([]string, 0, len(operation{}.args)*len(batch))
 	locks := make([]string, len(batch))
+	var acks *wire.Acks
 	for i, o := range batch {
+		if o.acquire && (acks == nil || o.ttl/4 < acks.Within) {
+			acks = s.replicas.ask(o.ttl)
+		}
 		locks[i] = o.n.lock
 		keys = append(keys, o.n.lock, o.n.queue())
 		args = append(args, o.args[:]...)
 	}
-	answer, err := s.runCall(ctx, wire.Call{Script: combinedScript, Keys: keys, Args: args, Locks: locks})
+	answer, err := s.runCall(ctx, wire.Call{Script: combinedScript, Keys: keys, Args: args, Locks: locks, Acks: acks})
 	answers := list(answer)
 	if err == nil && len(answers) != len(batch) {
 		err = strange(combinedScript, answer)
@@ -328,6 +339,8 @@ func (s *Store) several(ctx context.Context, batch []*operation) {
 			o.err = notTheirs(err)
 		} else if o.answer = answers[i]; text(o.answer) != "" {
 			o.err = failure(&wire.ServerError{Text: text(o.answer)})
+		} else if o.acquire && number(o.answer) > 0 {
+			o.err = s.replicas.missing(acks, o.key)
 		}
 	}
 }

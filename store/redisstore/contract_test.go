@@ -137,6 +137,18 @@ func TestContractSentinel(t *testing.T) {
 	drivertest.Locks(t, sharedHarness(through(Server{Addrs: []string{set.Sentinel.Addr}, Master: set.Name})))
 }
 
+// Waiting for replicas changes nothing of the contract but that no grant is pushed.
+func TestContractReplicas(t *testing.T) {
+	testserver.Long(t)
+	testserver.NeedRedis(t)
+	t.Parallel()
+	set := testserver.RedisSentinel(t)
+	drivertest.Locks(t, sharedHarness(func(t drivertest.T, cfg Config) *Store {
+		cfg.Replicas = AllReplicas
+		return through(Server{Addrs: []string{set.Sentinel.Addr}, Master: set.Name})(t, cfg)
+	}))
+}
+
 func TestContractCluster(t *testing.T) {
 	testserver.Long(t)
 	testserver.NeedRedis(t)

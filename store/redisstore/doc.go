@@ -76,9 +76,9 @@
 //
 // # What Redis does not promise
 //
-// Replication is asynchronous. A fail-over may forget a lock that is held, and two
-// processes may consider themselves its holder; tokens still rise, as the new primary seeds its counter
-// from its clock. They may repeat if a replica is promoted while the old primary still
+// Replication is asynchronous. Unless Config.Replicas says to wait for replicas, a
+// fail-over may forget a lock that is held, and two processes may consider themselves its
+// holder; tokens still rise, as the new primary seeds its counter from its clock. They may repeat if a replica is promoted while the old primary still
 // grants, within 140 ms of its last grant. Likewise a limit may allow again what the
 // new primary has not heard of, and an operation whose outcome it has not heard of can
 // happen again. A server that has become a replica still answers Inspect, and refuses

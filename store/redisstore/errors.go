@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
@@ -135,6 +136,36 @@ func (e *ReplicaError) Error() string {
 		s += " at " + e.Primary
 	}
 	return s + ", or through Sentinel"
+}
+
+// ReplicasError says that fewer replicas know of a lock than Config.Replicas asks for. It
+// wraps driver.ErrUnknown: the primary has granted or renewed the lock, and a fail-over may
+// or may not keep that.
+type ReplicasError struct {
+	Key          string // of the lock, or of one that was asked for at the same time
+	Asked        Replicas
+	Acknowledged int      // how many replicas have acknowledged it
+	Missing      []string // the addresses of others that were to do so
+	Err          error    // why that is not known, if so
+}
+
+// Unwrap returns driver.ErrUnknown and Err.
+func (e *ReplicasError) Unwrap() []error {
+	if e.Err != nil {
+		return []error{driver.ErrUnknown, e.Err}
+	}
+	return []error{driver.ErrUnknown}
+}
+
+func (e *ReplicasError) Error() string {
+	s := fmt.Sprintf("redis: lock %q does not count: %d replicas have acknowledged it in time, asked for: %v", e.Key, e.Acknowledged, e.Asked)
+	switch {
+	case e.Err != nil:
+		return fmt.Sprintf("%s (%v)", s, e.Err)
+	case e.Missing != nil:
+		return fmt.Sprintf("%s; missing: %s: look at the link between the primary and it, or ask for fewer with replicas=NUMBER", s, strings.Join(e.Missing, ", "))
+	}
+	return s + ": start more replicas, or ask for fewer with replicas=NUMBER"
 }
 
 // VersionError refuses a server that is too old.

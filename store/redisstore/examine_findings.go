@@ -97,7 +97,7 @@ func (s *Store) judge(f facts) []driver.Finding {
 	}
 	judgeMemory(f, &all)
 	judgePersistence(f, &all)
-	judgeReplication(f, &all)
+	judgeReplication(f, s.replicas.want, &all)
 	judgeLoad(f, &all)
 	judgeCluster(f, &all)
 	all.Say(f.open, "auth", driver.Note, "set a password: ACL SETUSER default >PASSWORD, and name it in the URL with password-file or password-env",
@@ -136,7 +136,8 @@ func judgePersistence(f facts, all *findings.Table) {
 		"the server could not write its log, and refuses all writes until it can: nothing can be locked or renewed")
 }
 
-func judgeReplication(f facts, all *findings.Table) {
+// judgeReplication is told how many replicas a lock of this store waits for.
+func judgeReplication(f facts, waits Replicas, all *findings.Table) {
 	replicas := number(f.info["connected_slaves"])
 	if replicas == 0 || f.config == nil {
 		return
@@ -144,11 +145,11 @@ func judgeReplication(f facts, all *findings.Table) {
 	want := number(f.config["min-replicas-to-write"])
 	good, known := f.info["min_slaves_good_slaves"]
 	few := want > 0 && known && number(good) < want
-	all.Say(want == 0, "min-replicas-to-write", driver.Unsafe, "CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10, and the same in redis.conf; have the resource check tokens",
+	all.Say(want == 0 && waits == NoReplicas, "min-replicas-to-write", driver.Unsafe, "wait for replicas (replicas=all in the URL, Config.Replicas), or CONFIG SET min-replicas-to-write 1 and CONFIG SET min-replicas-max-lag 10, and the same in redis.conf; have the resource check tokens",
 		"replication is asynchronous and a primary that has lost all its replicas goes on granting locks (min-replicas-to-write 0): when one of them is promoted, every lock granted since is held twice")
 	all.Say(few, "min-replicas-to-write", driver.Unsafe, "bring the replicas back, or ask for fewer: CONFIG SET min-replicas-to-write NUMBER",
 		"only %s of the %d replicas that min-replicas-to-write asks for keep up: the server refuses all writes, nothing can be locked or renewed", good, want)
-	all.Say(want > 0 && !few, "replication", driver.Note, "have the resource check tokens (they rise through a fail-over), or use a store with consensus",
+	all.Say(want > 0 && !few && waits == NoReplicas, "replication", driver.Note, "wait for replicas (replicas=all in the URL, Config.Replicas), have the resource check tokens (they rise through a fail-over), or use a store with consensus",
 		"replication is asynchronous: a fail-over can lose the locks that were granted last, and they are then held twice")
 	for i := range replicas {
 		r := f.info["slave"+strconv.FormatInt(i, 10)]

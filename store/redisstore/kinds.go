@@ -55,13 +55,17 @@ func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim,
 		return driver.Grant{}, err
 	}
 	ttl = ttl.Truncate(time.Millisecond)
-	answer, err := s.run(ctx, script, n.full(), append([]string{c.ID, millis(ttl), tokenArg(c)}, args...))
+	call := wire.Call{Script: script, Keys: n.full(), Args: append([]string{c.ID, millis(ttl), tokenArg(c)}, args...), Acks: s.replicas.ask(ttl)}
+	answer, err := s.runCall(ctx, call)
 	if err != nil {
 		return driver.Grant{}, err
 	}
 	token := number(answer)
 	if token <= 0 {
 		return driver.Grant{}, driver.ErrLost
+	}
+	if err := s.replicas.missing(call.Acks, c.Key); err != nil {
+		return driver.Grant{}, err
 	}
 	return grant(token, ttl), nil
 }

@@ -49,7 +49,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 	r.TTL = r.TTL.Truncate(time.Millisecond)
 	if r.Exclusive() && r.Ticket == 0 && !r.Retry && !s.busy.Has(n.lock) {
-		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, args: [3]string{value(r.ID), millis(r.TTL), ":" + r.Owner}})
+		answer, err := s.batcher.do(ctx, &operation{n: n, id: r.ID, acquire: true, key: r.Key, ttl: r.TTL, args: [3]string{value(r.ID), millis(r.TTL), ":" + r.Owner}})
 		if err != nil {
 			s.unresolved.attempted(r.ID, false, err)
 			return driver.Grant{}, err

@@ -43,7 +43,11 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 		call.Keys = append(call.Keys, n.lock, n.queue(), n.waiters(), n.shared(), n.info())
 		call.Args = append(call.Args, q.ID, q.Owner, want(q.Claim), millis(q.TTL), tokenArg(q.Claim))
 	}
+	call.Acks = s.replicas.ask(r[0].TTL)
 	answer, err := s.runCall(ctx, call)
+	if granted := list(answer); err == nil && len(granted) > 0 && number(granted[0]) == 0 {
+		err = s.replicas.missing(call.Acks, r[0].Key)
+	}
 	for i := range r {
 		s.unresolved.attempted(r[i].ID, r[i].Retry, err)
 	}

@@ -60,12 +60,17 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by 
 	calls := make([]wire.Call, len(chunks))
 	for i, c := range chunks {
 		calls[i] = c.call
+		calls[i].Acks = s.replicas.ask(ttl)
 	}
 	for i, r := range s.runAll(ctx, calls) {
 		c := chunks[i]
 		answers := list(r.Value)
 		if r.Err == nil && len(answers) != len(c.claims) {
 			r.Err = strange(c.call.Script, r.Value)
+		}
+		var missing error
+		if r.Err == nil {
+			missing = s.replicas.missing(calls[i].Acks, claims[c.claims[0]].Key)
 		}
 		for n, at := range c.claims {
 			switch {
@@ -77,6 +82,13 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by 
 					s.pushes.waits(claims[at].ID, false)
 					s.pushes.missed.Add(1)
 				}
+				if missing != nil && out[at].State != driver.Waiting {
+					out[at] = driver.Renewal{Err: missing}
+				}
+			case missing != nil:
+				// Neither is a lock lost because a server that may not be the primary does not
+				// know it.
+				out[at].Err = missing
 			case number(answers[n]) == 1:
 				out[at] = driver.Renewal{State: driver.Held, Grant: grant(-claims[at].Ticket, ttl)}
 			default:

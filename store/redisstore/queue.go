@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
 // enter acquires by the script that handles claims of every kind.
@@ -30,10 +31,14 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	if r.Retry || r.Ticket != 0 {
 		look = "r"
 	}
-	answer, err := s.run(ctx, enterScript, n.full(), []string{
+	call := wire.Call{Script: enterScript, Keys: n.full(), Acks: s.replicas.ask(r.TTL), Args: []string{
 		r.ID, r.Owner, want(r.Claim), millis(r.TTL), millis(min(r.TTL, driver.ClaimTTL)), s.channel,
 		queue, look, s.entry(r.Claim, r.TTL), tokenArg(r.Claim),
-	})
+	}}
+	answer, err := s.runCall(ctx, call)
+	if a := list(answer); err == nil && len(a) > 0 && number(a[0]) == 1 {
+		err = s.replicas.missing(call.Acks, r.Key)
+	}
 	s.unresolved.attempted(r.ID, r.Retry, err)
 	if err != nil {
 		return driver.Grant{}, err

@@ -41,6 +41,7 @@ type Store struct {
 	life       *life
 	batcher    batcher
 	limits     knownLimits
+	replicas   replicas
 
 	decisions batcher // those that simple.lua makes
 	closed    atomic.Bool
@@ -96,6 +97,14 @@ type Config struct {
 	// lock that is evicted is free while a process still considers itself its holder. Defaults to
 	// refusing such a server, with an *EvictionError.
 	AllowEviction bool
+
+	// Replicas says how many replicas must have acknowledged a grant, a renewal, a move or
+	// a downgrade before it counts, so that a replica that is promoted knows it. Where
+	// fewer do so in time, a grant fails with a *ReplicasError, and a lease that is not
+	// renewed ends at its old end. It costs a round trip from the primary to its replicas
+	// for each such call. AllReplicas needs Sentinel, with a store that Open made, or
+	// Cluster. Limits and records do not wait. Defaults to NoReplicas.
+	Replicas Replicas
 }
 
 // checkTimeout bounds what New asks the server.
@@ -138,7 +147,11 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 func Adapt(client wire.Client, cfg Config) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
-	return newStore(ctx, client, false, newLife(false), cfg)
+	s, err := newStore(ctx, client, false, newLife(false), cfg)
+	if err != nil {
+		return nil, err
+	}
+	return s, s.follow(ctx, nil, cfg.Replicas)
 }
 
 func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg Config) (*Store, error) {
@@ -238,6 +251,7 @@ func (s *Store) Close() error {
 	}
 	s.pushes.close()
 	s.unresolved.close()
+	s.replicas.close()
 	if s.owned {
 		s.client.Close()
 	}
@@ -332,6 +346,9 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	s, err := newStore(ctx, c, true, links.born, cfg)
+	if err == nil {
+		err = s.follow(ctx, &at, cfg.Replicas)
+	}
 	if err != nil {
 		links.close()
 		_ = c.UniversalClient.Close()

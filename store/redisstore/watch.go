@@ -212,7 +212,11 @@ func (s *Store) receive(message string) {
 	case len(parts) == 4 && parts[0] == "g":
 		s.pushes.missed.Store(0)
 		token, ms := number(parts[2]), number(parts[3])
-		if token > 0 && ms > 0 {
+		if token > 0 && ms > 0 && s.replicas.want != NoReplicas {
+			// The replicas may not know it yet: the waiter asks with a call that they
+			// acknowledge.
+			s.pushes.deliver(parts[1], driver.Hint{})
+		} else if token > 0 && ms > 0 {
 			s.pushes.deliver(parts[1], driver.Hint{Granted: true, Grant: grant(token, time.Duration(ms)*time.Millisecond)})
 		}
 	case len(parts) == 2 && parts[0] == "l":

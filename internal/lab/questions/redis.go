@@ -63,7 +63,7 @@ var redis = []*lab.Question{
 		Ask:   text("Redis fails over: can two clients hold the same lock?", "Redis 主从切换时，两个客户端会同时持有同一把锁吗？"),
 		Answer: [3]lab.Text{
 			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、副本得知之前就可能宕机。"),
-			text("The replica is promoted, does not know the lock, and grants it again; WAIT makes that rarer, and Baton does not prevent it, either.", "副本被提升为主节点，并不知道这把锁，于是再次授予；WAIT 只能降低概率，Baton 也无法避免。"),
+			text("The replica is promoted, does not know the lock, and grants it again; WAIT alone makes that rarer. Baton prevents it with replicas=all in the URL.", "副本被提升为主节点，并不知道这把锁，于是再次授予；单靠 WAIT 只能降低概率；在 URL 里加上 replicas=all，Baton 就能避免。"),
 			text("Baton's tokens rise all the same if the clocks of the servers agree and only one primary grants, so a resource that checks the token refuses the late write.", "只要各服务器时钟一致，而且没有脑裂（同一时刻只有一个主节点在授予锁），Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
 		},
 		Needs: []lab.Server{lab.Redis},

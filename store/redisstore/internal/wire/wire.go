@@ -52,6 +52,27 @@ type Call struct {
 
 	// Locks are the keys for which calls keep their order; nil: the first of Keys.
 	Locks []string
+
+	Acks *Acks // if not nil, the client asks for them behind the call and sets what was said
+}
+
+// Acks are what a primary says of its replicas right after a call. The client asks on the
+// connection of the call.
+type Acks struct {
+	Await  func(node string) int // how many replicas the primary is to wait for; node is its address in Cluster, else ""
+	Within time.Duration         // for how long at most
+	Who    bool                  // ask for Server, too
+
+	Node     string
+	Server   string           // run_id
+	Offset   int64            // in the stream of replication: the call's own, or a later one
+	Replicas map[string]int64 // the offsets that replicas have acknowledged, by their addresses
+	Err      error            // what kept the primary from saying all that
+}
+
+// Answered sets what was said.
+func (a *Acks) Answered(said Acks) {
+	a.Node, a.Server, a.Offset, a.Replicas, a.Err = said.Node, said.Server, said.Offset, said.Replicas, said.Err
 }
 
 func (c Call) locks() []string {

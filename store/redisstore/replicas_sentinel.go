@@ -1,0 +1,180 @@
+package redisstore
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// sentinels asks all Sentinels of a primary who could be promoted.
+type sentinels struct {
+	at Server
+
+	clients map[string]*redis.Client // by address
+}
+
+func newSentinels(at Server) *sentinels {
+	return &sentinels{at: at, clients: map[string]*redis.Client{}}
+}
+
+// sentinelSays is what one Sentinel says.
+type sentinelSays struct {
+	id       string
+	primary  map[string]string
+	replicas []map[string]string
+	others   []map[string]string // Sentinels
+}
+
+// look asks the Sentinels at the addresses that Open was given, and those that they know.
+func (s *sentinels) look(ctx context.Context, views map[string]view) {
+	if views == nil {
+		for _, c := range s.clients {
+			_ = c.Close()
+		}
+		return
+	}
+	asked := time.Now()
+	for _, addr := range s.at.Addrs {
+		s.client(addr)
+	}
+	var mu sync.Mutex
+	var said []sentinelSays
+	var wg sync.WaitGroup
+	for _, c := range s.clients {
+		wg.Go(func() {
+			if one, ok := s.ask(ctx, c); ok {
+				mu.Lock()
+				defer mu.Unlock()
+				said = append(said, one)
+			}
+		})
+	}
+	wg.Wait()
+	s.keep(said)
+	if v, ok := promotable(said); ok {
+		v.asked = asked
+		views[""] = v
+	}
+}
+
+// keep makes clients for the Sentinels that others know, and closes those that none knows
+// any more.
+func (s *sentinels) keep(said []sentinelSays) {
+	if len(said) == 0 {
+		return
+	}
+	known := slices.Clone(s.at.Addrs)
+	for _, one := range said {
+		for _, other := range one.others {
+			known = append(known, address(other))
+			s.client(address(other))
+		}
+	}
+	for addr, c := range s.clients {
+		if !slices.Contains(known, addr) {
+			_ = c.Close()
+			delete(s.clients, addr)
+		}
+	}
+}
+
+// client makes a client for the Sentinel at addr.
+func (s *sentinels) client(addr string) {
+	if s.clients[addr] != nil {
+		return
+	}
+	s.clients[addr] = redis.NewClient(&redis.Options{
+		Addr: addr, Username: s.at.SentinelUsername, Password: s.at.SentinelPassword, TLSConfig: s.at.TLS,
+		DialTimeout: lookPatience, DialerRetries: 1, ReadTimeout: lookPatience, MaxRetries: -1, PoolSize: 1,
+		ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
+	})
+}
+
+func (s *sentinels) ask(ctx context.Context, c *redis.Client) (said sentinelSays, ok bool) {
+	answers := node{&client{dated: true}, c}.DoAll(ctx, [][]string{
+		{"SENTINEL", "MYID"}, {"SENTINEL", "MASTER", s.at.Master}, {"SENTINEL", "REPLICAS", s.at.Master}, {"SENTINEL", "SENTINELS", s.at.Master},
+	})
+	for _, a := range answers {
+		if a.Err != nil {
+			return said, false
+		}
+	}
+	said.id, said.primary = text(answers[0].Value), fields(answers[1].Value)
+	for _, r := range list(answers[2].Value) {
+		said.replicas = append(said.replicas, fields(r))
+	}
+	for _, o := range list(answers[3].Value) {
+		said.others = append(said.others, fields(o))
+	}
+	return said, said.id != ""
+}
+
+// promotable judges what Sentinels say. The primary is that of the newest configuration.
+// A replica could be promoted unless every Sentinel that may lead a fail-over says that it
+// could not: one of them chooses it by what it knows itself. Those that may lead are all
+// but those that the others, a majority, call down. One that does not answer us says
+// nothing: an isolated primary, with a minority of the Sentinels beside it, needs the
+// acknowledgements of all the replicas that it had.
+func promotable(said []sentinelSays) (v view, ok bool) {
+	if len(said) == 0 {
+		return v, false
+	}
+	slices.SortFunc(said, func(a, b sentinelSays) int {
+		return int(number(b.primary["config-epoch"]) - number(a.primary["config-epoch"]))
+	})
+	answered, sentinels := map[string]bool{}, 1
+	for _, s := range said {
+		answered[s.id] = true
+		sentinels = max(sentinels, int(number(s.primary["num-other-sentinels"]))+1)
+	}
+	leaders := 2*len(answered) > sentinels
+	for _, s := range said {
+		for _, o := range s.others {
+			if !answered[o["runid"]] && !flagged(o, "s_down") {
+				leaders = false
+			}
+		}
+	}
+	v = view{server: said[0].primary["runid"], replicas: map[string]bool{}}
+	for _, s := range said {
+		if s.primary["config-epoch"] != said[0].primary["config-epoch"] {
+			continue
+		}
+		for _, r := range s.replicas {
+			v.replicas[address(r)] = false
+		}
+	}
+	for _, s := range said {
+		for _, r := range s.replicas {
+			if could, known := v.replicas[address(r)]; known {
+				v.replicas[address(r)] = could || !leaders || !unfit(r)
+			}
+		}
+	}
+	return v, true
+}
+
+// unfit reports whether the Sentinel that says this of a replica would not promote it now.
+// These are Sentinel's own rules, but for how old the data of the replica are, which says
+// nothing about the next second.
+func unfit(replica map[string]string) bool {
+	return flagged(replica, "s_down") || flagged(replica, "o_down") || flagged(replica, "disconnected") ||
+		number(replica["last-ok-ping-reply"]) > lastPing.Milliseconds() || replica["slave-priority"] == "0"
+}
+
+// lastPing is how old the last answer of a replica may be that is promoted: five periods
+// of Sentinel's PING.
+const lastPing = 5 * time.Second
+
+func flagged(instance map[string]string, flag string) bool {
+	return slices.Contains(strings.Split(instance["flags"], ","), flag)
+}
+
+func address(instance map[string]string) string {
+	return net.JoinHostPort(instance["ip"], instance["port"])
+}

@@ -13,6 +13,6 @@ import (
 
 func main() {
 	logging.Disable() // go-redis writes what it hears of Sentinels to standard error
-	verify.Main() // in a client of baton verify it does not return
+	verify.Main()     // in a client of baton verify it does not return
 	os.Exit(run(os.Args[1:]))
 }

@@ -2,6 +2,7 @@ package memstore_test
 
 import (
 	"context"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -72,14 +73,20 @@ func TestContractObserved(t *testing.T) {
 	})
 	t.Run("records", func(t *testing.T) {
 		h := recordHarness(true)
+		var wrapped sync.Map // driver.Records: the store beneath
 		h.Open = func(t drivertest.T, n int) []driver.Records {
-			r, ok := driver.As[driver.Records](open(t, 1)[0])
+			store := open(t, 1)[0]
+			r, ok := driver.As[driver.Records](store)
 			if !ok {
 				t.Fatalf("the wrapper hides the records")
 			}
+			wrapped.Store(r, inner(store))
 			return repeated(n, r)
 		}
-		h.Kept = func(_ drivertest.T, r driver.Records) int { return inner(r.(driver.Locks)).Records() }
+		h.Kept = func(_ drivertest.T, r driver.Records) int {
+			store, _ := wrapped.Load(r)
+			return store.(*memstore.Store).Records()
+		}
 		drivertest.Records(t, h)
 	})
 	if told.Load() < 1000 {

@@ -246,7 +246,10 @@ func TestOneServerBehindAnAddress(t *testing.T) {
 			crowd.Go(func() {
 				for range 10 {
 					c, _ := take(t, s, claimOf(fmt.Sprint(within, "/", i), "a"), time.Minute, false)
-					mustRelease(t, s, c)
+					// The connections may move to the other server before it is released.
+					if err := s.Release(t.Context(), c); err != nil && (within != "between" || !errors.Is(err, driver.ErrLost)) {
+						t.Errorf("%s: release: %v", within, err)
+					}
 				}
 			})
 		}

@@ -236,6 +236,7 @@ func TestBeginWaitsForKeys(t *testing.T) {
 			t.Errorf("%d sends have begun, want that of the first", begun)
 		}
 		time.Sleep(2500 * time.Millisecond)
+		synctest.Wait()
 		if begun != 2 {
 			t.Errorf("%d sends have begun, want one more for the rest", begun)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -216,9 +217,9 @@ func TestDirectBeginFails(t *testing.T) {
 // No send begins for requests that all have to wait, be it behind a request that waits.
 func TestBeginWaitsForKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		begun := 0
+		var begun atomic.Int32
 		b := New(Config[*request]{Direct: true, Max: 10, InFlight: 3, Keys: func(r *request) []Key { return r.shared }, Begin: func(context.Context) (func(context.Context, []*request), error) {
-			if begun++; begun > 10 {
+			if begun.Add(1) > 10 {
 				panic("sends begin without end")
 			}
 			return func(context.Context, []*request) { time.Sleep(time.Second) }, nil
@@ -232,13 +233,12 @@ func TestBeginWaitsForKeys(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		if begun != 1 {
-			t.Errorf("%d sends have begun, want that of the first", begun)
+		if begun.Load() != 1 {
+			t.Errorf("%d sends have begun, want that of the first", begun.Load())
 		}
 		time.Sleep(2500 * time.Millisecond)
-		synctest.Wait()
-		if begun != 2 {
-			t.Errorf("%d sends have begun, want one more for the rest", begun)
+		if begun.Load() != 2 {
+			t.Errorf("%d sends have begun, want one more for the rest", begun.Load())
 		}
 	})
 }

@@ -33,6 +33,8 @@ type failoverSet struct {
 	url   string // up to its parameters
 
 	sentinels []*testserver.RedisServer // none in Cluster
+
+	known bool // fail-overs wait until stores know which replicas there are
 }
 
 type failoverNode struct {
@@ -234,6 +236,22 @@ func (s *failoverSet) promoted(old *failoverNode, ask func()) (next *failoverNod
 	return next
 }
 
+// state tells what everybody says, to explain a failure.
+func (s *failoverSet) state() string {
+	var b strings.Builder
+	for _, n := range s.nodes {
+		role, err := n.Do("ROLE")
+		fmt.Fprintf(&b, "%s, known as %s: %q %v\n", n.Addr, n.known.Addr, role, err)
+	}
+	for _, one := range s.sentinels {
+		for _, question := range []string{"MASTER", "REPLICAS"} {
+			answer, err := one.Do("SENTINEL", question, "mymaster")
+			fmt.Fprintf(&b, "Sentinel %s: %s %v\n", one.Addr, strings.ReplaceAll(answer, "\n", " "), err)
+		}
+	}
+	return b.String()
+}
+
 func upTo(rng *rand.Rand, most time.Duration) time.Duration {
 	return time.Duration(rng.Int64N(int64(most)))
 }
@@ -242,8 +260,10 @@ func upTo(rng *rand.Rand, most time.Duration) time.Duration {
 // primary.
 func (s *failoverSet) failover(rng *rand.Rand) (what string) {
 	t, old := s.t, s.settled()
+	if s.known {
+		time.Sleep(2500 * time.Millisecond) // what became a replica within the last two seconds is not promised
+	}
 	pause := func(most time.Duration) { time.Sleep(most/5 + upTo(rng, most)) } // faults come at any time
-	pause(300 * time.Millisecond)
 	link := "as it is"
 	switch rng.IntN(5) {
 	case 0:
@@ -372,6 +392,11 @@ func failovers(t *testing.T, s *failoverSet, n int, enough func(*failoverJudge) 
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
 	s.settled()
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(s.state())
+		}
+	})
 	j := &failoverJudge{}
 	for i := range j.keys {
 		j.keys[i] = fmt.Sprint("key", i)
@@ -426,6 +451,7 @@ func TestFailover(t *testing.T) {
 			t.Run(name+"/"+replicas, func(t *testing.T) {
 				t.Parallel()
 				s := start(t)
+				s.known = !lost
 				n := failoverRounds()
 				if lost { // it ends as soon as it has seen what it looks for
 					n *= 3

@@ -23,7 +23,7 @@ import (
 
 // before is the revision that takes the part of the last release until there is one: the
 // first with the tables that will be released.
-const before = "5ad6c6d3516a5c3edcd6c7ef56f7f1546559ab1b"
+const before = "50522ce7223f09a914ca00515cbe7eed5d300973"
 
 // TestRolling replaces the programs of the last release by those of the tree, one by one, and
 // goes back, while both work: locks, limits and records are shared at every step.

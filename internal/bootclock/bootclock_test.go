@@ -146,7 +146,8 @@ func TestRandomMachines(t *testing.T) {
 			case 0:
 				m.slept += upTo(time.Hour)
 			case 1:
-				m.set += upTo(time.Hour) - upTo(time.Hour)
+				m.set += upTo(time.Hour)
+				m.set -= upTo(time.Hour)
 				set = m.mono
 			}
 			began := m.mono + m.slept - time.Minute

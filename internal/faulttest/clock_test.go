@@ -292,9 +292,10 @@ func TestNoRequestTellsTheCallersTime(t *testing.T) {
 			if found := tap.tells(time.Now()); len(found) > 0 {
 				t.Errorf("the caller's time was sent: %q", found)
 			}
-			// A request that tells the caller's time is found.
-			r := limits.Request{Takes: []limits.Take{{Key: "told", Limit: fiftyOfEach[0], Cost: 1}}, Now: time.Now().UnixMicro()}
-			take(r)
+			// A request that tells the caller's time is found: a store that decides by itself
+			// sends the state, which has the end of the period.
+			l := limits.Limit{Algorithm: limits.SlidingLog, N: 50, Period: time.Minute}
+			take(limits.Request{Takes: []limits.Take{{Key: "told", Limit: l, Cost: 1}}, Now: time.Now().UnixMicro()})
 			if tap.tells(time.Now()) == nil {
 				t.Error("a request with Now was sent, and nobody has seen it")
 			}

@@ -33,8 +33,6 @@ type failoverSet struct {
 	url   string // up to its parameters
 
 	sentinels []*testserver.RedisServer // none in Cluster
-
-	known bool // fail-overs wait until stores know which replicas there are
 }
 
 type failoverNode struct {
@@ -260,9 +258,6 @@ func upTo(rng *rand.Rand, most time.Duration) time.Duration {
 // primary.
 func (s *failoverSet) failover(rng *rand.Rand) (what string) {
 	t, old := s.t, s.settled()
-	if s.known {
-		time.Sleep(2500 * time.Millisecond) // what became a replica within the last two seconds is not promised
-	}
 	pause := func(most time.Duration) { time.Sleep(most/5 + upTo(rng, most)) } // faults come at any time
 	link := "as it is"
 	switch rng.IntN(5) {
@@ -451,7 +446,6 @@ func TestFailover(t *testing.T) {
 			t.Run(name+"/"+replicas, func(t *testing.T) {
 				t.Parallel()
 				s := start(t)
-				s.known = !lost
 				n := failoverRounds()
 				if lost { // it ends as soon as it has seen what it looks for
 					n *= 3

@@ -77,7 +77,16 @@ type view struct {
 	asked    time.Time
 	server   string          // run_id of the primary, "" in Cluster
 	replicas map[string]bool // by address: whether it could be promoted
+
+	// In Cluster: when the node was first seen as a primary, and what was of its shard
+	// until then.
+	since time.Time
+	shard []string
 }
+
+// youth is how long a new primary of Cluster may not know some of its replicas. They know
+// it by gossip, which takes up to half of cluster-node-timeout, 15 s by default.
+const youth = 10 * time.Second
 
 // follow takes Config.Replicas, and begins to ask who could be promoted if that matters. at
 // is nil with a client of the caller's.
@@ -264,20 +273,24 @@ func (c *client) lookCluster(ctx context.Context, views map[string]view) {
 		return
 	}
 	var mu sync.Mutex
-	found := map[string]view{}
+	before, found := maps.Clone(views), map[string]view{}
 	done := make(chan struct{})
 	go func() { // a caller's client may take longer than ctx
 		defer close(done)
 		_ = c.cluster.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
-			asked := time.Now()
+			addr, v := m.Options().Addr, view{asked: time.Now()}
 			answer, err := m.ClusterNodes(ctx).Result()
 			if err != nil {
 				return nil // its view becomes old
 			}
-			v := view{asked: asked, replicas: replicasOf(answer)}
+			v.since, v.shard = shardOf(addr, before, v.asked)
+			var primary bool
+			if v.replicas, primary = replicasOf(answer, v.shard); !primary {
+				return nil
+			}
 			mu.Lock()
 			defer mu.Unlock()
-			found[m.Options().Addr] = v
+			found[addr] = v
 			return nil
 		})
 	}()
@@ -287,31 +300,63 @@ func (c *client) lookCluster(ctx context.Context, views map[string]view) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
+	for _, v := range found {
+		for addr := range v.replicas {
+			delete(views, addr) // a primary once
+		}
+	}
 	maps.Copy(views, found)
 }
 
-// replicasOf reads the replicas of a node out of its CLUSTER NODES.
-func replicasOf(nodes string) map[string]bool {
-	self, all := "", map[string]bool{}
-	var replicas [][]string
+// shardOf returns since when a node is known as a primary, and, while it is a new one, the
+// nodes that were of its shard before.
+func shardOf(addr string, before map[string]view, now time.Time) (since time.Time, shard []string) {
+	if v, known := before[addr]; known {
+		if now.Sub(v.since) < youth {
+			shard = v.shard
+		}
+		return v.since, shard
+	}
+	for primary, v := range before {
+		if _, was := v.replicas[addr]; was {
+			shard = append(slices.Collect(maps.Keys(v.replicas)), primary)
+		}
+	}
+	return now, shard
+}
+
+// replicasOf reads the replicas of a primary out of its CLUSTER NODES, and whether the node
+// is one. What was replica of a node without slots counts, and so do the nodes of shard:
+// they may follow this primary by now, and the primary does not know it yet.
+func replicasOf(nodes string, shard []string) (all map[string]bool, primary bool) {
+	type node struct {
+		addr, master string
+		flags        []string
+	}
+	var others []node
+	self, holds := "", map[string]bool{}
 	for line := range strings.Lines(nodes) {
 		f := strings.Fields(line)
-		if len(f) < 4 {
+		if len(f) < 8 {
 			continue
 		}
-		switch flags := strings.Split(f[2], ","); {
-		case slices.Contains(flags, "myself"):
-			self = f[0]
-		case slices.Contains(flags, "slave"):
-			replicas = append(replicas, f)
+		n := node{flags: strings.Split(f[2], ","), master: f[3]}
+		holds[f[0]] = len(f) > 8 && slices.Contains(n.flags, "master")
+		if slices.Contains(n.flags, "myself") {
+			self, primary = f[0], slices.Contains(n.flags, "master")
+			continue
+		}
+		addr, _, _ := strings.Cut(f[1], "@")
+		colon := max(strings.LastIndexByte(addr, ':'), 0) // no brackets are around IPv6
+		n.addr = net.JoinHostPort(addr[:colon], addr[min(colon+1, len(addr)):])
+		others = append(others, n)
+	}
+	all = map[string]bool{}
+	for _, n := range others {
+		follows := slices.Contains(n.flags, "slave") && (n.master == self || !holds[n.master])
+		if follows || slices.Contains(shard, n.addr) {
+			all[n.addr] = !slices.Contains(n.flags, "fail") && !slices.Contains(n.flags, "nofailover")
 		}
 	}
-	for _, f := range replicas {
-		if flags := strings.Split(f[2], ","); f[3] == self {
-			addr, _, _ := strings.Cut(f[1], "@")
-			colon := max(strings.LastIndexByte(addr, ':'), 0) // no brackets are around IPv6
-			all[net.JoinHostPort(addr[:colon], addr[min(colon+1, len(addr)):])] = !slices.Contains(flags, "fail") && !slices.Contains(flags, "nofailover")
-		}
-	}
-	return all
+	return all, primary
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,7 +64,7 @@ func TestPromotable(t *testing.T) {
 
 func TestReplicasOfClusterNode(t *testing.T) {
 	t.Parallel()
-	got := replicasOf(`a 127.0.0.1:1@11,host myself,master - 0 0 1 connected 0-100
+	const nodes = `a 127.0.0.1:1@11,host myself,master - 0 0 1 connected 0-100
 b 127.0.0.1:2@12 slave a 0 0 1 connected
 c 127.0.0.1:3@13 slave,fail a 0 0 1 connected
 d 127.0.0.1:4@14 slave,fail? a 0 0 1 disconnected
@@ -71,10 +72,42 @@ e 127.0.0.1:5@15 slave,nofailover a 0 0 1 connected
 f 127.0.0.1:6@16 master - 0 0 2 connected 101-200
 g 127.0.0.1:7@17 slave f 0 0 2 connected
 h ::1:8@18,host slave a 0 0 1 connected
-`)
-	want := map[string]bool{"127.0.0.1:2": true, "127.0.0.1:3": false, "127.0.0.1:4": true, "127.0.0.1:5": false, "[::1]:8": true}
-	if !maps.Equal(got, want) {
+i 127.0.0.1:9@19 master,fail - 0 0 1 connected
+j 127.0.0.1:10@20 slave i 0 0 1 connected
+k 127.0.0.1:11@21 master - 0 0 1 connected
+`
+	want := map[string]bool{"127.0.0.1:2": true, "127.0.0.1:3": false, "127.0.0.1:4": true, "127.0.0.1:5": false, "[::1]:8": true, "127.0.0.1:10": true}
+	if got, primary := replicasOf(nodes, nil); !primary || !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
+	}
+	want["127.0.0.1:9"], want["127.0.0.1:11"] = false, true
+	if got, _ := replicasOf(nodes, []string{"127.0.0.1:9", "127.0.0.1:11", "127.0.0.1:1"}); !maps.Equal(got, want) {
+		t.Errorf("of a new primary: %v, want %v", got, want)
+	}
+	if _, primary := replicasOf(strings.Replace(nodes, "myself,master -", "myself,slave f", 1), nil); primary {
+		t.Error("a replica is taken for a primary")
+	}
+}
+
+// A new primary has those of its shard for a while, and then those that it knows.
+func TestShardOfANewPrimary(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	before := map[string]view{
+		"p:1": {since: now.Add(-time.Hour), replicas: map[string]bool{"r:1": true, "r:2": true}},
+		"q:1": {since: now.Add(-time.Hour), replicas: map[string]bool{"s:1": true}},
+	}
+	since, shard := shardOf("r:1", before, now)
+	slices.Sort(shard)
+	if !since.Equal(now) || !slices.Equal(shard, []string{"p:1", "r:1", "r:2"}) {
+		t.Errorf("%v, %v", since, shard)
+	}
+	before["r:1"] = view{since: since, shard: shard}
+	if _, again := shardOf("r:1", before, now.Add(youth-1)); !slices.Equal(again, shard) {
+		t.Errorf("while it is new: %v", again)
+	}
+	if since, later := shardOf("r:1", before, now.Add(youth)); !since.Equal(now) || later != nil {
+		t.Errorf("later: %v", later)
 	}
 }
 
@@ -93,7 +126,7 @@ func TestReplicasMissing(t *testing.T) {
 	}
 	seen := func(age time.Duration, server string, could map[string]bool) *replicas {
 		r := &replicas{want: AllReplicas, who: true, kick: make(chan struct{}, 1)}
-		r.views.Store(&map[string]view{"": {time.Now().Add(-age), server, could}})
+		r.views.Store(&map[string]view{"": {asked: time.Now().Add(-age), server: server, replicas: could}})
 		return r
 	}
 	at := func(m map[string]int64) wire.Acks { return wire.Acks{Offset: 10, Replicas: m} }

@@ -161,7 +161,8 @@ func (n *failoverNode) says(lines ...string) bool {
 	return err == nil
 }
 
-// named is the node that every Sentinel calls the primary, if it is one.
+// named is the node that every Sentinel calls the primary, if it is one. A Sentinel that has
+// not ended a fail-over never ends it if the server that it promotes dies.
 func (s *failoverSet) named() *failoverNode {
 	at := ""
 	for _, one := range s.sentinels {
@@ -170,6 +171,10 @@ func (s *failoverSet) named() *failoverNode {
 			return nil
 		}
 		at = answer
+		state, err := one.Do("SENTINEL", "MASTER", "mymaster")
+		if err != nil || strings.Contains(state, "failover_in_progress") {
+			return nil
+		}
 	}
 	host, port, _ := strings.Cut(at, "\n")
 	for _, n := range s.nodes {

@@ -123,7 +123,8 @@ baton_end() { # the session
 	[[ -n ${BATON_IN-} && $BATON_SHELL == "$BASHPID" ]] || return 0
 	[[ -z ${BATON_COPROC[1]-} ]] || eval "exec ${BATON_COPROC[1]}>&-"
 	exec {BATON_IN}<&-
-	[[ -z ${BATON_COPROC_PID-} ]] || { kill "$BATON_COPROC_PID" && wait "$BATON_COPROC_PID"; } 2>/dev/null || true
+	# KILL, as socat may miss a TERM that comes while it hears of the end of its input.
+	[[ -z ${BATON_COPROC_PID-} ]] || { kill -KILL "$BATON_COPROC_PID" && wait "$BATON_COPROC_PID"; } 2>/dev/null || true
 	unset BATON_IN BATON_TOKEN
 	return 0
 }

@@ -254,9 +254,9 @@ var ports struct {
 	taken map[int]bool
 }
 
-// freePort returns a port that is free and that this process gave to no other server.
-// It lies below the range from which the kernel draws the ports of outgoing
-// connections, so that a restarted server finds it free.
+// freePort returns a port that is free and that no process gave to another server. It
+// lies below the range from which the kernel draws the ports of outgoing connections, so
+// that a restarted server finds it free.
 func freePort() (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -270,6 +270,9 @@ func freePort() (int, error) {
 			continue
 		}
 		_ = l.Close() // nothing was accepted
+		if !keepPort(port) {
+			continue
+		}
 		if ports.taken == nil {
 			ports.taken = make(map[int]bool)
 		}

@@ -19,7 +19,10 @@ var memberCases = []testCase{
 			raised := a.grant.Token + 300_000 // beyond what a counter draws in a window of its clock
 			t.raise(1, "k", raised)
 			t.raise(2, "k", raised-1000) // lowers nothing
-			a.mustBe(driver.Held)        // and its token stays
+			if at, told := t.raise(1, "k", 1); told && at < raised {
+				t.Errorf("raised to %d, which says that later tokens are above %d", raised, at)
+			}
+			a.mustBe(driver.Held) // and its token stays
 			a.leave()
 			b := t.writer(2, "k").hold()
 			b.above(raised)
@@ -73,12 +76,14 @@ var memberCases = []testCase{
 	},
 }
 
-func (t *test) raise(process int, key string, token int64) {
+// raise returns what later tokens are above, unless the answer was lost.
+func (t *test) raise(process int, key string, token int64) (at int64, told bool) {
 	t.Helper()
-	err := ability[quorum.Member](t.locks[process]).Raise(t.ctx, key, token)
+	at, err := ability[quorum.Member](t.locks[process]).Raise(t.ctx, key, token)
 	if err != nil && !t.lost(err) {
 		t.Fatalf("raise to %d: %v", token, err)
 	}
+	return at, err == nil
 }
 
 func (t *test) life(process int) quorum.Life {

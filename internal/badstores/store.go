@@ -64,7 +64,7 @@ func (s *Store) Traits() driver.Traits {
 }
 
 // Raise implements quorum.Member.
-func (s *Store) Raise(_ context.Context, _ string, token int64) error {
+func (s *Store) Raise(_ context.Context, _ string, token int64) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch s.bug {
@@ -74,7 +74,7 @@ func (s *Store) Raise(_ context.Context, _ string, token int64) error {
 	default:
 		s.last = max(s.last, token)
 	}
-	return nil
+	return s.last, nil
 }
 
 // Life implements quorum.Member.

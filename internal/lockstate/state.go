@@ -40,8 +40,12 @@ func (c *Counter) next(now time.Duration) int64 {
 	return c.last
 }
 
-// Raise makes later tokens and tickets higher than token.
-func (c *Counter) Raise(token int64) { c.last = max(c.last, token) }
+// Raise makes later tokens and tickets higher than token, and returns what they are
+// higher than.
+func (c *Counter) Raise(token int64) int64 {
+	c.last = max(c.last, token)
+	return c.last
+}
 
 // State is the state of one key. Use New. The times that its methods take, since 1970,
 // must never go back. Requests must be legal (check.Request).

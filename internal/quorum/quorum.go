@@ -16,8 +16,9 @@ type Member interface {
 	driver.Renamer
 
 	// Raise makes every later grant of key carry a token above token, and
-	// lowers nothing. It neither needs nor changes a claim.
-	Raise(ctx context.Context, key string, token int64) error
+	// lowers nothing. It returns the number that every later token is above,
+	// which no token granted so far is. It neither needs nor changes a claim.
+	Raise(ctx context.Context, key string, token int64) (int64, error)
 
 	// Life tells which server has given the answers so far, and since when
 	// it has kept what it granted. It is called after every grant, so it asks

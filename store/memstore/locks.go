@@ -71,15 +71,14 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 }
 
 // Raise implements quorum.Member.
-func (s *Store) Raise(ctx context.Context, key string, token int64) error {
+func (s *Store) Raise(ctx context.Context, key string, token int64) (int64, error) {
 	if err := s.checkKey(ctx, key); err != nil {
-		return err
+		return 0, err
 	}
 	sh := s.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	sh.tokens.Raise(token)
-	return nil
+	return sh.tokens.Raise(token), nil
 }
 
 // Life implements quorum.Member.

@@ -18,16 +18,16 @@ import (
 const maxToken = 1 << 53
 
 // Raise implements quorum.Member.
-func (s *Store) Raise(ctx context.Context, key string, token int64) error {
+func (s *Store) Raise(ctx context.Context, key string, token int64) (int64, error) {
 	n, err := s.checked(key)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if token >= maxToken {
-		return fmt.Errorf("redis: no token can be above %d: %w", token, errors.ErrUnsupported)
+		return 0, fmt.Errorf("redis: no token can be above %d: %w", token, errors.ErrUnsupported)
 	}
-	_, err = s.run(ctx, raiseScript, []string{n.counter, n.high}, []string{strconv.FormatInt(token, 10)})
-	return err
+	v, err := s.run(ctx, raiseScript, []string{n.counter, n.high}, []string{strconv.FormatInt(token, 10)})
+	return number(v), err
 }
 
 // life is what was last known of the server's present life.

@@ -322,7 +322,8 @@ type Server struct {
 //
 // Besides the errors of New it fails with driver.ErrUnavailable if there is no
 // connection; ctx bounds how long it tries. go-redis writes to standard error what it
-// hears of Sentinels, unless redis.SetLogger says otherwise.
+// hears of Sentinels, and which connections end in use, unless redis.SetLogger says
+// otherwise.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return open(ctx, at, newLinks(at), cfg)
 }

@@ -29,6 +29,7 @@ type server struct {
 	mute   bool          // requests never arrive, and their callers wait
 	deaf   bool          // answers are lost after the effect
 	late   time.Duration // how long each answer takes
+	slow   func() bool   // whether a request takes slowly before its effect, if set
 	age    time.Duration // how long it ran before the test
 	skew   time.Duration // of its clock
 	healed chan struct{}
@@ -103,11 +104,18 @@ func (s *server) set(f func()) {
 func (s *server) reach(ctx context.Context) (*memstore.Store, func(error) error, error) {
 	for {
 		s.mu.Lock()
-		store, cut, mute, changed := s.store, s.cut, s.mute, s.healed
+		store, cut, mute, slow, changed := s.store, s.cut, s.mute, s.slow, s.healed
 		s.mu.Unlock()
 		switch {
 		case cut:
 			return nil, nil, driver.ErrUnavailable
+		case slow != nil && slow():
+			select {
+			case <-time.After(slowly):
+			case <-ctx.Done():
+				return nil, nil, unknown{ctx.Err()}
+			}
+			return store, func(err error) error { return s.back(ctx, err) }, nil
 		case !mute:
 			return store, func(err error) error { return s.back(ctx, err) }, nil
 		}
@@ -210,12 +218,13 @@ func (s *server) Rename(ctx context.Context, c driver.Claim, owner string) error
 	return back(store.Rename(ctx, c, owner))
 }
 
-func (s *server) Raise(ctx context.Context, key string, token int64) error {
+func (s *server) Raise(ctx context.Context, key string, token int64) (int64, error) {
 	store, back, err := s.reach(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return back(store.Raise(ctx, key, token))
+	at, err := store.Raise(ctx, key, token)
+	return at, back(err)
 }
 
 // Life is quick, as a store asks the server only after a restart.
@@ -290,6 +299,7 @@ func (o orderly) Traits() driver.Traits {
 func TestContract(t *testing.T) {
 	for name, harness := range map[string]drivertest.Harness{
 		"five": memory(5), "three": memory(3), "one of five down": broken(5, 1), "two of five down": broken(5, 2), "one of three down": broken(3, 1),
+		"one of three slow": slow(3), "one of five slow": slow(5),
 	} {
 		t.Run(name, func(t *testing.T) { drivertest.Locks(t, harness) })
 	}
@@ -343,6 +353,27 @@ func memory(n int) drivertest.Harness {
 			for _, node := range find(l).list {
 				_, _ = node.store.Break(context.Background(), key)
 			}
+		},
+	}
+}
+
+// slowly is how long a request to the slow server takes: longer than the others that are
+// waited for if they usually answer at once.
+const slowly = 15 * time.Millisecond
+
+// slow makes one server slow at a time, each in turn, half of the time.
+func slow(n int) drivertest.Harness {
+	return drivertest.Harness{
+		FakeTime: true,
+		Open: func(t drivertest.T, handles int) []driver.Locks {
+			s := newServers(t, n)
+			locks := s.open(handles)
+			for i, node := range s.list {
+				node.set(func() {
+					node.slow = func() bool { return int(time.Now().UnixMilli()/7)%(2*n) == i }
+				})
+			}
+			return locks
 		},
 	}
 }

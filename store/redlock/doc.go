@@ -26,7 +26,8 @@
 // that majority before the caller gets the lock. Any two majorities share a server,
 // which makes the next grant after that, so the next token is higher. When the counters
 // of a majority agree, as they do while one program locks and unlocks, that takes no
-// round trip of its own. Two readers that were granted at the same time may have the
+// round trip of its own. A process that repeats another one's request asks the counters,
+// so the token does not fall. Two readers that were granted at the same time may have the
 // same token, from different servers.
 //
 // A server that restarts may have forgotten a lock that is held. So its grants do not

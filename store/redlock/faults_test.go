@@ -384,40 +384,6 @@ func TestAbandonedAttemptIsCleanedUp(t *testing.T) {
 	})
 }
 
-// The token of a grant is known to a majority, so that the next token is higher even if
-// its majority shares only one server with it and has clocks that are behind.
-func TestTokensRiseBetweenMajorities(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := newServers(t, 5)
-		last := int64(0)
-		if err := s.list[2].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
-			t.Fatal(err)
-		}
-		cut := func(down ...int) {
-			for i, node := range s.list {
-				off := false
-				for _, d := range down {
-					off = off || d == i
-				}
-				node.set(func() { node.cut = off })
-			}
-			time.Sleep(3 * time.Second)
-		}
-		for _, down := range [][]int{{3, 4}, {2, 1}, {0, 2}, {1, 3}, {2, 4}} {
-			cut(down...)
-			l := s.open(1)[0]
-			c, g := acquire(t, l, claimOf("k"), 10*time.Second)
-			if g.Token <= last {
-				t.Errorf("without %v: token %d after %d", down, g.Token, last)
-			}
-			last = g.Token
-			if err := l.Release(t.Context(), c); err != nil {
-				t.Error(err)
-			}
-		}
-	})
-}
-
 // A renewal that is answered after the release has begun does not bring the
 // lock back where it was missing.
 func TestReleaseDuringARenewal(t *testing.T) {

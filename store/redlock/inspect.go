@@ -200,10 +200,13 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 		slices.SortFunc(all, func(a, b driver.HolderInfo) int { return cmp.Compare(b.Remaining, a.Remaining) })
 		h := all[s.quorum-1] // until then there is a majority
 		h.Token = 0          // no node knows it
+		for _, on := range all {
+			h.Age = max(h.Age, on.Age) // a node may have granted it later
+		}
 		held[k] = h
 		most[k.kindOfClaim]-- // the others wait
 	}
-	// The order is that of the node that knows most of them.
+	// Of the same age, the order is that of the node that knows most of them.
 	sorted := slices.Clone(views)
 	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
 	for _, v := range sorted {
@@ -215,6 +218,7 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			}
 		}
 	}
+	slices.SortStableFunc(info.Holders, func(a, b driver.HolderInfo) int { return cmp.Compare(b.Age, a.Age) })
 	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Waiters) - len(a.Waiters) })
 	for _, v := range sorted {
 		for _, w := range v.Waiters {

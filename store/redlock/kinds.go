@@ -179,7 +179,8 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 		if !known {
 			among = done
 		}
-		if err := s.raise(ctx, st, token, among); err != nil {
+		token, err := s.raise(ctx, st, token, among, !known && c.Ticket >= 0)
+		if err != nil {
 			return driver.Grant{}, fmt.Errorf("redlock: %w: %w", driver.ErrUnknown, err)
 		}
 		st.mu.Lock()

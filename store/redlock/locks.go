@@ -67,14 +67,15 @@ func (s *Store) fail(st *claim, err error) error {
 // attempt if there is still time.
 func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	st.mu.Lock()
-	token := max(st.token, st.ticket)
+	token, repeated := max(st.token, st.ticket), st.repeated
 	for i := range st.parts {
 		if l := &st.parts[i]; l.has == lock {
 			token = max(token, l.token)
 		}
 	}
 	st.mu.Unlock()
-	if err := s.raise(ctx, st, token, st.holds(sent)); err != nil {
+	token, err := s.raise(ctx, st, token, st.holds(sent), repeated)
+	if err != nil {
 		return driver.Grant{}, s.fail(st, err)
 	}
 	g := driver.Grant{Token: token, Ticket: -token, TTL: r.TTL - drift(r.TTL)}
@@ -87,7 +88,7 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 		return driver.Grant{}, s.fail(st, fmt.Errorf("redlock: %w: a majority did not last", driver.ErrUnavailable))
 	}
 	defer st.mu.Unlock()
-	st.held, st.token, st.ticket, st.seq = true, token, 0, -1
+	st.held, st.repeated, st.token, st.ticket, st.seq = true, false, token, 0, -1
 	st.head, st.called, st.hurry = time.Time{}, false, 0
 	st.until = bootclock.Now().Add(r.TTL)
 	s.fills.add(s, st, r)
@@ -97,34 +98,45 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 // raise brings the counters of a majority to token, of nodes of among alone: these have
 // granted the claim, so they grant the next one later. Another node may have granted
 // the next claim already, and would not be asked for a number again.
-func (s *Store) raise(ctx context.Context, st *claim, token int64, among set) error {
-	if s.reached(token, among) >= s.quorum {
-		return nil
+//
+// It returns the token of the grant. That is a higher one if another process may have
+// been granted the claim before (repeated): by a majority that shares a node with this
+// one, whose counter was raised to that grant's token.
+func (s *Store) raise(ctx context.Context, st *claim, token int64, among set, repeated bool) (int64, error) {
+	if !repeated && s.reached(token, among) >= s.quorum {
+		return token, nil
 	}
-	var low set
+	var ask set
 	for i, n := range s.nodes {
-		if among.has(i) && n.seen.Load() < token && n.admits() {
-			low |= 1 << i
+		if among.has(i) && (repeated || n.seen.Load() < token) && n.admits() {
+			ask |= 1 << i
 		}
 	}
 	rd := s.round(st, raise, driver.Request{})
-	rd.token, rd.among = token, among
-	rd.ask(low, 0)
+	rd.token, rd.among, rd.all = token, among, repeated
+	rd.ask(ask, 0)
 	if err := rd.wait(ctx); err != nil {
-		return err
+		return 0, err
 	}
-	if n := s.reached(token, among); n < s.quorum {
+	answers := rd.snapshot()
+	n, highest := rd.raised(answers), token
+	for _, a := range answers {
+		highest = max(highest, a.grant.Token)
+	}
+	switch {
+	case n < s.quorum:
 		err := fmt.Errorf("redlock: %w: only %d of %d servers took note of the token", driver.ErrUnavailable, n, len(s.nodes))
 		var silent set
-		answers := rd.snapshot()
 		for i, a := range answers {
-			if among.has(i) && s.nodes[i].seen.Load() < token && (!a.answered || a.err != nil) {
+			if ask.has(i) && (!a.answered || a.err != nil) {
 				silent |= 1 << i
 			}
 		}
-		return s.silence(err, silent, answers)
+		return 0, s.silence(err, silent, answers)
+	case repeated:
+		return s.raise(ctx, st, highest, among, false)
 	}
-	return nil
+	return token, nil
 }
 
 // spoke counts the nodes that answered, whatever they said.

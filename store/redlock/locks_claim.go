@@ -45,6 +45,7 @@ type claim struct {
 	owner    string       // given by a Rename
 	renamed  bool         // there was one
 	known    bool         // parts tell all that this process did with it
+	repeated bool         // another process, or an earlier run, may have been granted it
 	gone     bool         // it is to be forgotten: what is answered now is released
 	held     bool         // by a majority
 	token    int64        // of the grant
@@ -170,6 +171,7 @@ func (st *claim) begin(r driver.Request) error {
 	if !st.known {
 		st.known = true
 		if r.Retry || r.Ticket != 0 { // another process, or an earlier run, may have asked
+			st.repeated = r.Ticket >= 0
 			for i := range st.parts {
 				st.parts[i].has = maybe
 			}

@@ -37,6 +37,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		}
 	}
 	rd := s.round(st, release, driver.Request{})
+	rd.seq = s.sequencer(c.Key, 0)
 	rd.answered = len(s.nodes) - ask.count() // they have nothing
 	rd.expect(ask, 0)
 	// At once, in one critical section: a renewal that was answered in between would release

@@ -309,8 +309,8 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 		}
 		st.mu.Unlock()
 		if token == 0 { // the answer with the token never came
-			token = top
-			if err := s.raise(ctx, st, token, held); err != nil {
+			var err error
+			if token, err = s.raise(ctx, st, top, held, true); err != nil {
 				j.out.Err = err
 				return
 			}

@@ -113,7 +113,7 @@ func (g gated) Acquire(ctx context.Context, r driver.Request) (driver.Grant, err
 	return g.server.Acquire(ctx, r)
 }
 
-func (g gated) Raise(ctx context.Context, key string, token int64) error {
+func (g gated) Raise(ctx context.Context, key string, token int64) (int64, error) {
 	if g.raise != nil {
 		<-g.raise
 	}
@@ -171,7 +171,7 @@ func TestLockThatIsBeingGivenUpDoesNotCount(t *testing.T) {
 func TestTokenIsWrittenWhereItWasGranted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServers(t, 3)
-		if err := s.list[0].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
+		if _, err := s.list[0].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
 			t.Fatal(err)
 		}
 		open := func(nodes ...redlock.Member) driver.Locks {

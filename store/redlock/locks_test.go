@@ -1,7 +1,9 @@
 package redlock_test
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -103,4 +105,68 @@ func TestNoSplitVotes(t *testing.T) {
 			t.Errorf("a turn takes %v, and the slowest round trip %v", each, slowest)
 		}
 	})
+}
+
+// The token of a grant is known to a majority, so that the next token is higher even if
+// its majority shares only one server with it and has clocks that are behind. Nor does
+// the token fall where another process repeats the request, renews or downgrades.
+func TestTokensRiseBetweenMajorities(t *testing.T) {
+	for name, again := range map[string]func(context.Context, driver.Locks, driver.Claim) (driver.Grant, error){
+		"repeat": func(ctx context.Context, l driver.Locks, c driver.Claim) (driver.Grant, error) {
+			return l.Acquire(ctx, driver.Request{Claim: c, TTL: 10 * time.Second, Retry: true})
+		},
+		"renew": func(ctx context.Context, l driver.Locks, c driver.Claim) (driver.Grant, error) {
+			r := l.Renew(ctx, []driver.Claim{c}, 10*time.Second)[0]
+			return r.Grant, r.Err
+		},
+		"downgrade": func(ctx context.Context, l driver.Locks, c driver.Claim) (driver.Grant, error) {
+			return l.(driver.Downgrader).Downgrade(ctx, c, 10*time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { synctest.Test(t, func(t *testing.T) { tokensRise(t, again) }) })
+	}
+}
+
+func tokensRise(t *testing.T, again func(context.Context, driver.Locks, driver.Claim) (driver.Grant, error)) {
+	s := newServers(t, 5)
+	last := int64(0)
+	if _, err := s.list[2].store.Raise(t.Context(), "k", time.Now().Add(time.Hour).UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	cut := func(down ...int) {
+		for i, node := range s.list {
+			node.set(func() { node.cut = slices.Contains(down, i) })
+		}
+		time.Sleep(3 * time.Second)
+	}
+	for _, down := range [][]int{{3, 4}, {2, 1}, {0, 2}, {1, 3}, {2, 4}} {
+		cut(down...)
+		l := s.open(1)[0]
+		c, g := acquire(t, l, claimOf("k"), 10*time.Second)
+		if g.Token <= last {
+			t.Errorf("without %v: token %d after %d", down, g.Token, last)
+		}
+		last = g.Token
+		cut()
+		if r := renew(t, l, c, 20*time.Second); r.State != driver.Held || r.Grant.Token != last {
+			t.Fatalf("without %v: renewed: %+v", down, r)
+		}
+		synctest.Wait() // all servers hold
+		cut(2)          // the server of the highest token
+		other := s.open(1)[0]
+		known := c
+		c.Ticket = 0 // the answer was lost
+		switch g, err := again(t.Context(), other, c); {
+		case err != nil:
+			t.Errorf("without %v: again: %v", down, err)
+		case g.Token < last:
+			t.Errorf("without %v: the token fell from %d to %d", down, last, g.Token)
+		default:
+			last = g.Token
+		}
+		cut()
+		if err := l.Release(t.Context(), known); err != nil {
+			t.Error(err)
+		}
+	}
 }

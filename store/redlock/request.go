@@ -56,9 +56,10 @@ type round struct {
 	kind  kind
 	req   driver.Request
 	token int64
-	among set // raise: whose counters matter
-	base  int // grants that were there before
-	seq   int // acquire: the node with the queue, whose answer is needed; or -1
+	among set  // raise: whose counters matter
+	all   bool // raise: also the counters that are known to be as high
+	base  int  // grants that were there before
+	seq   int  // acquire, release: the node with the queue, whose answer is needed; or -1
 	began time.Time
 
 	mu       sync.Mutex
@@ -162,11 +163,15 @@ func (r *round) refusedLocked() bool {
 	return true
 }
 
-// moreLocked returns the spare nodes, which are to be asked now.
+// moreLocked returns the spare nodes, which are to be asked now. The timer so far is not
+// for them.
 func (r *round) moreLocked() (more set) {
 	more, r.spare = r.spare, 0
 	r.asked |= more
 	r.pending += more.count()
+	if r.armed++; r.answered >= r.s.quorum {
+		r.armLocked()
+	}
 	return more
 }
 
@@ -180,12 +185,15 @@ func (r *round) wakeLocked() {
 
 // armLocked limits the wait for the nodes that have not answered, when a majority has.
 // The limit follows from how long these nodes usually take: the round waits for a node
-// that is slow, and not for one that hangs.
+// that is slow, and not for one that hangs. It waits longer while the outcome depends
+// on them.
 func (r *round) armLocked() {
 	least := 5 * time.Millisecond
 	switch {
 	case r.spare != 0: // to ask them costs little
 		least = time.Millisecond
+	case !r.certainLocked():
+		least = 40 * time.Millisecond
 	case r.kind == release:
 		least = 2 * time.Millisecond
 	}
@@ -207,9 +215,6 @@ func (r *round) armLocked() {
 		case r.woken, r.armed != armed:
 		case r.spare != 0:
 			more = r.moreLocked()
-			if r.answered >= r.s.quorum {
-				r.armLocked()
-			}
 		default:
 			r.wakeLocked()
 		}
@@ -218,13 +223,34 @@ func (r *round) armLocked() {
 	})
 }
 
+// certainLocked reports whether the answers that are missing change nothing of what the
+// caller is told.
+func (r *round) certainLocked() bool {
+	yes, no := r.base, len(r.answers)-r.asked.count()-r.base
+	for i := range r.answers {
+		switch a := &r.answers[i]; {
+		case !a.answered:
+		case a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes):
+			yes++
+		case r.kind == acquire || errors.Is(a.err, driver.ErrLost):
+			no++
+		}
+	}
+	if r.kind == release { // then the next claim finds a majority free, and the queue
+		return yes+no >= r.s.quorum && (!r.asked.has(r.seq) || r.answers[r.seq].answered)
+	}
+	return yes >= r.s.quorum || no > len(r.answers)-r.s.quorum
+}
+
 // decidedLocked reports whether the answers that are missing do not matter.
 func (r *round) decidedLocked() bool {
 	yes, spoke, more := r.base, r.base, 0
 	for i := range r.answers {
 		a := &r.answers[i]
-		if a.answered && a.err == nil && !a.grant.Waiting && !a.votes {
-			more = r.spare.count() // one that does not vote yet says nothing about the others
+		if a.answered && a.err == nil && !a.grant.Waiting && (!a.votes || i == r.seq) {
+			// One that does not vote yet says nothing about the others. Where the node with
+			// the queue grants, one of the others may hold what is being released.
+			more = r.spare.count()
 		}
 		if a.answered && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
 			yes++
@@ -237,9 +263,22 @@ func (r *round) decidedLocked() bool {
 	case acquire:
 		return (yes >= r.s.quorum || yes+r.pending+more < r.s.quorum && spoke >= r.s.quorum) && (r.seq < 0 || r.answers[r.seq].answered)
 	case raise:
-		return r.s.reached(r.token, r.among) >= r.s.quorum
+		return r.raised(r.answers) >= r.s.quorum
 	}
 	return false // the next claim is to find all nodes free, or open to readers
+}
+
+// raised counts the nodes whose counters are known to be as high as asked for.
+func (r *round) raised(answers []answer) (n int) {
+	if !r.all {
+		return r.s.reached(r.token, r.among)
+	}
+	for i, a := range answers {
+		if r.among.has(i) && a.answered && a.err == nil {
+			n++
+		}
+	}
+	return n
 }
 
 // reached counts the nodes of among whose counters are at token at least.
@@ -439,10 +478,8 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 		return answer{err: err}
 	}
 	if t.kind == raise {
-		a.err = in.Raise(ctx, st.key, t.round.token)
-		if a.err == nil {
-			n.reached(t.round.token)
-		}
+		a.grant.Token, a.err = in.Raise(ctx, st.key, t.round.token)
+		n.reached(a.grant.Token)
 		return a
 	}
 

@@ -2,7 +2,7 @@
 --
 -- KEYS  1 T  2 H
 -- ARGV  1 the number
--- Answers 1.
+-- Answers what every later number is above.
 
 local T, H, floor = KEYS[1], KEYS[2], tonumber(ARGV[1])
 local n = tonumber(redis.call('GET', T) or 0)
@@ -10,6 +10,7 @@ if n < floor then
 	if n < 1e15 then -- gone, and the next number would be one of these
 		n = math.max(tonumber(redis.call('GET', H) or 0), micros())
 	end
-	seed(T, H, math.max(n, floor))
+	n = math.max(n, floor)
+	seed(T, H, n)
 end
-return 1
+return n

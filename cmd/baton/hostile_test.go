@@ -263,7 +263,6 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"lab list":       {{}, {"-o", "json"}, {hostileText}},
 		"lab run":        {{hostileText}, {"--save", "/dev/null/" + hostileText, "setnx-expire"}, {"-o", hostileText, "setnx-expire"}},
 		"lab draw":       {{hostileText}, {"--svg", "none/" + hostileText, rules}, {"--svg", "none", hostileText}},
-		"lab serve":      {{hostileText}, {"--listen", hostileText}},
 		"schema":         {{}, {hostileText}},
 		"schema print":   {{}, {hostileText}},
 		"schema apply":   {{}, {hostileText}},

@@ -5,10 +5,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -19,11 +17,9 @@ import (
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton/internal/lab"
-	"github.com/batonhq/baton/internal/lab/live"
 	"github.com/batonhq/baton/internal/lab/questions"
 	"github.com/batonhq/baton/internal/language"
 	"github.com/batonhq/baton/internal/suggest"
-	"github.com/batonhq/baton/server"
 )
 
 const exitTableLab = `Exit codes:
@@ -46,12 +42,11 @@ It needs no network. Servers, where an experiment needs them, are started for it
 127.0.0.1, on free ports, and end with it; redis-server, ZooKeeper and the others have to
 be installed. Stores that you have are not touched.`,
 		Example: `  baton lab list                 the questions
-  baton lab run setnx-expire     make an experiment
-  baton lab serve                all of them in a browser, with live pictures`,
+  baton lab run setnx-expire     make an experiment`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	for _, c := range []*cobra.Command{a.labListCommand(), a.labRunCommand(), a.labServeCommand(), a.labDrawCommand()} {
+	for _, c := range []*cobra.Command{a.labListCommand(), a.labRunCommand(), a.labDrawCommand()} {
 		cmd.AddCommand(c)
 	}
 	return cmd
@@ -427,52 +422,4 @@ func questionOf(name string) *lab.Question {
 		}
 	}
 	return nil
-}
-
-func (a *app) labServeCommand() *cobra.Command {
-	addr := ""
-	cmd := &cobra.Command{
-		Use:   "serve",
-		Short: "Show all questions in a browser",
-		Long: `Serves a page with all questions for a browser on this machine. Each has a button that
-makes the experiment, one at a time, and its picture is drawn while the experiment goes
-on. The address that is printed has a secret: without it other users of this machine
-cannot use the page.`,
-		Example: `  baton lab serve
-  baton lab serve --listen 127.0.0.1:7390`,
-		Args: cobra.NoArgs,
-	}
-	cmd.Flags().StringVar(&addr, "listen", "127.0.0.1:0", "an `ADDRESS` of this machine; port 0 takes a free one")
-	cmd.RunE = does(func(ctx context.Context, _ []string) error {
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		host, _, err := net.SplitHostPort(addr)
-		if ip := net.ParseIP(host); err != nil || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-			return usage("--listen %s: it is an address of this machine and a port, such as 127.0.0.1:7390", safe(addr))
-		}
-		command, err := thisProgram()
-		if err != nil {
-			return err
-		}
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			return &exit{exitConfig, fmt.Errorf("--listen: %w; port 0 takes a free one", err)}
-		}
-		secret := rand.Text()
-		p := live.New(ctx, questions.All(), secret, command)
-		h := server.HTTPServer(p)
-		served := make(chan error, 1)
-		go func() { served <- h.Serve(l) }()
-		fmt.Fprintf(a.stdout, "http://%s/%s/\n", l.Addr(), secret)
-		select {
-		case err = <-served: // the listener failed
-		case <-ctx.Done():
-			err = nil
-		}
-		stop()
-		_ = h.Close()
-		p.Wait() // the servers of an experiment end with it
-		return err
-	})
-	return cmd
 }

@@ -19,10 +19,6 @@ type Options struct {
 	// Command is how this program is started as baton: its path, and arguments if it
 	// takes some before baton's own.
 	Command []string
-
-	// Changed is called with the record so far after each change. It may be nil. It must
-	// not keep the record.
-	Changed func(*Record)
 }
 
 // ErrNotInstalled is in the error of Do if a server is not installed.
@@ -210,10 +206,6 @@ func (r *Run) change(f func(*Record)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f(r.record)
-	if r.options.Changed != nil && (r.record.Timeline != nil || r.record.Chart != nil || r.record.Flow != nil) {
-		r.stretch()
-		r.options.Changed(r.record)
-	}
 }
 
 // stretch makes open spans, and the timeline, reach to now.

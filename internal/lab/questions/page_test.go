@@ -91,8 +91,8 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 	say("[简体中文](zh/lab.md)", "[English](../lab.md)")
 	say("Each question has an answer in three lines and one command that shows it: `baton lab run NAME` makes the experiment on your machine, with real servers that it starts on 127.0.0.1, and fails if it does not see what the answer says.",
 		"每个问题都有三行答案，以及一条把答案演示出来的命令：`baton lab run NAME` 在本机上做这个实验，用的是它在 127.0.0.1 上启动的真实服务器；如果没有看到答案所说的情况，命令就以失败结束。")
-	say("`baton lab list` lists the questions, and `baton lab serve` shows them in a browser, with pictures that grow while the experiment goes on. No experiment needs a network. The pictures on this page were drawn from the records in [docs/lab](lab), by `baton lab draw`.",
-		"`baton lab list` 列出所有问题；`baton lab serve` 在浏览器里展示它们，实验进行时图片随之生长。任何实验都不需要网络。本页的图片由 `baton lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
+	say("`baton lab list` lists the questions. No experiment needs a network. The pictures on this page were drawn from the records in [docs/lab](lab), by `baton lab draw`.",
+		"`baton lab list` 列出所有问题。任何实验都不需要网络。本页的图片由 `baton lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
 	topic := lab.Topic(-1)
 	for _, q := range All() {
 		if q.Topic != topic {

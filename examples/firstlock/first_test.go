@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,29 +16,87 @@ import (
 	"github.com/batonhq/baton/internal/pagecode"
 )
 
-// The programs of docs/index.md are those of the examples.
-func TestPage(t *testing.T) {
+// TestMain is the example itself, for TestSecondWaits.
+func TestMain(m *testing.M) {
+	if os.Getenv("FIRSTLOCK") != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// The second process waits until the first has released the lock, and has a higher token.
+// Nothing is left behind.
+func TestSecondWaits(t *testing.T) {
 	t.Parallel()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), "FIRSTLOCK=1", "TMPDIR="+dir)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// The pages show what it prints, with other numbers.
+	for _, page := range []string{"README.md", "README.zh.md", "docs/index.md", "docs/zh/index.md"} {
+		text, err := os.ReadFile("../../" + page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		number := regexp.MustCompile(`\d+`)
+		if shown := pagecode.Blocks(string(text), "text")[0]; number.ReplaceAllString(shown, "0") != number.ReplaceAllString(string(out), "0") {
+			t.Errorf("%s shows\n%s\nbut it said\n%s", page, shown, out)
+		}
+	}
+	var waited [2]float64
+	var tokens [2]int64
+	for i, got := range regexp.MustCompile(`after .*`).FindAllString(string(out), -1) {
+		if _, err := fmt.Sscanf(got, "after %f s, with the token %d", &waited[i], &tokens[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if waited[1] < 0.5 || tokens[0] >= tokens[1] {
+		t.Errorf("the second process did not wait, or has no higher token:\n%s", out)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("it leaves %v behind: %v", left, err)
+	}
+}
+
+// programs are the programs of docs/index.md.
+func programs(t *testing.T) []string {
+	t.Helper()
 	page, err := os.ReadFile("../../docs/index.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	blocks := pagecode.Blocks(string(page), "go")
-	files := []string{"main.go", "../firstlimit/main.go"}
-	if len(blocks) != len(files) {
+	if len(blocks) != 2 {
 		t.Fatalf("the page has %d programs", len(blocks))
 	}
-	for i, block := range blocks {
-		if program, err := os.ReadFile(files[i]); err != nil || string(program) != block {
-			t.Errorf("docs/index.md does not show %s: %v", files[i], err)
-		}
+	return blocks
+}
+
+// The second program of docs/index.md is an example, too.
+func TestPage(t *testing.T) {
+	t.Parallel()
+	if program, err := os.ReadFile("../firstlimit/main.go"); err != nil || string(program) != programs(t)[1] {
+		t.Errorf("docs/index.md does not show firstlimit: %v", err)
 	}
 }
 
-func build(t *testing.T, folder string) (program string) {
+// build builds a program of docs/index.md.
+func build(t *testing.T, which int) (program string) {
 	t.Helper()
-	program = filepath.Join(t.TempDir(), "program")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, folder).CombinedOutput(); err != nil {
+	dir := t.TempDir()
+	source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	if err := os.WriteFile(source, []byte(programs(t)[which]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return program
@@ -54,10 +113,10 @@ func run(t *testing.T, program, dir string) string {
 	return string(out)
 }
 
-// Two programs work one after the other, and the next one has a higher token.
+// Two of the first program work one after the other, and the next one has a higher token.
 func TestLock(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t, "."), t.TempDir()
+	program, dir := build(t, 0), t.TempDir()
 	var tokens [3]int64
 	both := new(sync.WaitGroup)
 	for i := range 3 {
@@ -80,7 +139,7 @@ func TestLock(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t, "../firstlimit"), t.TempDir()
+	program, dir := build(t, 1), t.TempDir()
 	if said := run(t, program, dir); !strings.HasPrefix(said, "sent, 2 left\nsent, 1 left\nsent, 0 left\nnot sent: again in ") {
 		t.Errorf("it said %q", said)
 	}

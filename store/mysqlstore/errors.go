@@ -127,7 +127,7 @@ func failure(err error, unsure bool) error {
 // after a fail-over the address may lead to the new primary.
 func (s *Store) failure(err error, unsure bool) error {
 	if n := number(err); n == erOption || n == erReadOnlyTransaction || n == erReadOnly {
-		s.moved.Leave()
+		s.moved.TrySet()
 	}
 	return failure(err, unsure)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/contended"
 	"github.com/batonhq/baton/internal/kept"
+	"github.com/batonhq/baton/internal/settling"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -52,7 +53,7 @@ type Store struct {
 	serving sync.WaitGroup
 	poller  poller
 	left    *sqlstore.Abandoned // attempts to acquire
-	moved   sqlstore.Moved
+	moved   settling.Mark
 	hot     contended.Keys // keys that the single statements cannot serve
 
 	mu     sync.Mutex

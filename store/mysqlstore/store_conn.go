@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
+	"github.com/batonhq/baton/internal/settling"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -19,14 +20,14 @@ import (
 // A connector makes connections for a pool.
 type connector struct {
 	sqldriver.Connector
-	moved *sqlstore.Moved
+	moved *settling.Mark
 }
 
 // dialed is the key under which a context says where to put the connection that was
 // dialed.
 type dialed struct{}
 
-func newConnector(m *mysql.Config, moved *sqlstore.Moved) (*connector, error) {
+func newConnector(m *mysql.Config, moved *settling.Mark) (*connector, error) {
 	var d net.Dialer
 	m.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		nc, err := d.DialContext(ctx, network, addr)
@@ -73,7 +74,7 @@ type conn struct {
 	fast  [len(fastTexts)]sqldriver.StmtExecContext // prepared when they are needed
 	spoil bool                                      // it must not be used again
 	began time.Time                                 // when it was asked for
-	moved *sqlstore.Moved
+	moved *settling.Mark
 }
 
 // Close implements driver.Conn. The library fails if it cannot say goodbye to the

@@ -15,7 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/findings"
-	"github.com/batonhq/baton/internal/sqlstore"
+	"github.com/batonhq/baton/internal/settling"
 )
 
 // Server says where the database is. Addr and Database are needed.
@@ -87,7 +87,7 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 	return opened, nil
 }
 
-func (c Server) pool(moved *sqlstore.Moved, size int, multi bool, stall int) (*sql.DB, error) {
+func (c Server) pool(moved *settling.Mark, size int, multi bool, stall int) (*sql.DB, error) {
 	m := mysql.NewConfig()
 	m.Net, m.Addr, m.DBName, m.User, m.Passwd, m.TLS = "tcp", c.Addr, c.Database, c.User, c.Password, c.TLS
 	if m.Timeout = c.ConnectTimeout; m.Timeout == 0 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/kept"
+	"github.com/batonhq/baton/internal/settling"
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
@@ -51,7 +52,7 @@ type Store struct {
 
 	limitSweep limitSweeper
 
-	moved sqlstore.Moved
+	moved settling.Mark
 }
 
 var (
@@ -341,7 +342,7 @@ func giveBack(conn *pgxpool.Conn) {
 // leave closes the connection that has led to the wrong server, and all others of the
 // store's own pools.
 func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
-	if s.owned && !s.moved.Leave() {
+	if s.owned && !s.moved.TrySet() {
 		return
 	}
 	_ = conn.Conn().Close(ctx)

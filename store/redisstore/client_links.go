@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/batonhq/baton/internal/settling"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -50,7 +51,7 @@ type links struct {
 type peer struct {
 	failed atomic.Int32  // how many connections in a row never answered
 	era    atomic.Uint64 // connections of an earlier one are not used any more
-	left   atomic.Int64  // when leave last began an era, see now; or 0
+	left   settling.Mark // when leave last began an era
 
 	mu     sync.Mutex
 	server string        // run_id of the server at this address
@@ -71,10 +72,6 @@ const (
 	// want one: after a denial, and after other failures, where it doubles.
 	deniedPause           = time.Second
 	leastPause, mostPause = 10 * time.Millisecond, 500 * time.Millisecond
-
-	// settling is how long the connections are kept that replace those to a wrong
-	// server: a fail-over takes a while, and late answers come on the connections before.
-	settling = int64(time.Second)
 
 	// rest passes after an answer before a connection is looked at: to look costs a
 	// system call.
@@ -289,10 +286,8 @@ func (ls *links) leave(some ...*peer) {
 	if some == nil {
 		some = ls.all()
 	}
-	t := now()
 	for _, p := range some {
-		last := p.left.Load()
-		if (last == 0 || t-last >= settling) && p.left.CompareAndSwap(last, t) {
+		if p.left.TrySet() {
 			p.era.Add(1)
 			if sub := ls.listening.Swap(nil); sub != nil {
 				go sub.Close() // it may wait for its connection, which may be ours to read now
@@ -383,7 +378,7 @@ func (l *link) Read(b []byte) (int, error) {
 			l.spoke.Store(true)
 			l.peer.greets(b[:n])
 		}
-		if l.capped != 0 && now()-l.capped > settling { // the answer is long and still comes
+		if l.capped != 0 && now()-l.capped > int64(settling.Time) { // the answer is long and still comes
 			l.cap(now())
 		}
 	case since != 0 && errors.Is(err, os.ErrDeadlineExceeded):

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/batonhq/baton/internal/settling"
 )
 
 // A Lane runs calls on their callers' goroutines, which spares a goroutine and two
@@ -22,11 +24,8 @@ type Lane struct {
 	// troubles counts the calls that were not answered; over is how many of these came
 	// before a call that was answered.
 	troubles, over atomic.Uint64
-	last           atomic.Pointer[time.Time] // of the last one, nil when that is long ago
+	last           settling.Mark // of the last one
 }
-
-// settling is how long calls run apart at least after one that was not answered.
-const settling = time.Second
 
 // Run runs f for the call c: here if obeys says that f ends with the deadline of ctx, and
 // if nothing is known that may make it hang. It tells f whether it runs apart from its
@@ -57,22 +56,14 @@ func (l *Lane) Run(ctx context.Context, c Call, obeys bool, f func(apart bool) R
 
 // trouble notes that calls may hang from now on.
 func (l *Lane) trouble() {
-	t := time.Now()
-	l.last.Store(&t)
+	l.last.Set()
 	l.troubles.Add(1)
 }
 
 // calm reports whether nothing is known that may make a call hang, and no call that
 // was abandoned may be under way.
 func (l *Lane) calm() bool {
-	if l.troubles.Load() != l.over.Load() || l.Late() {
-		return false
-	}
-	last := l.last.Load()
-	if last == nil {
-		return true
-	}
-	return time.Since(*last) >= settling && l.last.CompareAndSwap(last, nil)
+	return l.troubles.Load() == l.over.Load() && !l.Late() && !l.last.Recent()
 }
 
 // settle notes that this number of troubles is over.

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/batonhq/baton/internal/settling"
 )
 
 // A call runs on its caller's goroutine until one was not answered, and again when one
@@ -40,7 +42,7 @@ func TestLane(t *testing.T) {
 			{true, false, nil},
 		} {
 			if i == 7 {
-				time.Sleep(settling)
+				time.Sleep(settling.Time)
 			}
 			if apart := call(step.obeys, step.err); apart != step.apart {
 				t.Errorf("call %d ran apart from its caller: %v, want %v", i, apart, step.apart)
@@ -60,7 +62,7 @@ func TestLane(t *testing.T) {
 		}
 		close(end)
 		synctest.Wait()
-		time.Sleep(settling)
+		time.Sleep(settling.Time)
 		if !l.calm() {
 			t.Error("the call was answered")
 		}

@@ -30,6 +30,17 @@ func (b *Contexts) Within(caller context.Context, now time.Time, limit time.Dura
 	return c
 }
 
+// ForOneTry reports whether the deadline of ctx is that of a Context alone, which bounds one
+// try. The caller has not asked for it, so a try may end somewhat later.
+func ForOneTry(ctx context.Context) bool {
+	c, is := ctx.(*Context)
+	if !is {
+		return false
+	}
+	_, dated := c.Context.Deadline()
+	return !dated
+}
+
 // enter adds a user, unless the last user has left.
 func (c *Context) enter() bool {
 	for n := c.users.Load(); n > 0; n = c.users.Load() {

@@ -10,6 +10,24 @@ import (
 )
 
 // What Within returns is like context.WithTimeout's, whatever is asked first.
+func TestForOneTry(t *testing.T) {
+	dated, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	var b Contexts
+	for name, c := range map[string]struct {
+		ctx  context.Context
+		want bool
+	}{
+		"a caller without a deadline": {b.Within(t.Context(), time.Now(), time.Second), true},
+		"a caller with a deadline":    {b.Within(dated, time.Now(), time.Second), false},
+		"another context":             {dated, false},
+	} {
+		if got := ForOneTry(c.ctx); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 func TestWithin(t *testing.T) {
 	type key struct{}
 	boom := errors.New("boom")

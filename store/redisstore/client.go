@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/bound"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
@@ -34,6 +35,10 @@ const (
 	// longSilence is the longest ReadTimeout with which calls run on their callers'
 	// goroutines: callers who cancel their contexts may have to wait for it.
 	longSilence = 5 * time.Second
+
+	// leastTry is the shortest bound of one try that a call on its caller's goroutine may
+	// overrun, until ReadTimeout ends it.
+	leastTry = 2 * time.Second
 
 	clusterLanes = 64
 )
@@ -79,7 +84,8 @@ func sentOnce(ctx context.Context, call wire.Call) once {
 }
 
 // obeys reports whether the client ends a call with the deadline of its context, or
-// sooner.
+// sooner. The bound of one try may be overrun where the server has just fallen silent: to
+// run each call on a goroutine of its own takes longer than the way to a near server.
 func (c *client) obeys(ctx context.Context) bool {
 	if c.links != nil {
 		return true
@@ -88,7 +94,8 @@ func (c *client) obeys(ctx context.Context) bool {
 		return false
 	}
 	end, dated := ctx.Deadline()
-	return !dated || c.dated || time.Until(end) >= c.silence
+	left := time.Until(end)
+	return !dated || c.dated || left >= c.silence || left >= leastTry && bound.ForOneTry(ctx)
 }
 
 func (c *client) Run(ctx context.Context, call wire.Call) (any, error) {

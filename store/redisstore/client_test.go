@@ -18,6 +18,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/bound"
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 )
@@ -196,13 +197,17 @@ func TestCallsRunOnTheirCallersGoroutine(t *testing.T) {
 		options  redis.Options
 		deadline time.Duration // 0: none
 		here     bool
+		try      bool // the deadline bounds one try
 	}{
-		"no deadline":                        {redis.Options{}, 0, true},
-		"no deadline, no timeout":            {redis.Options{ReadTimeout: -1}, 0, false},
-		"no deadline, a long timeout":        {redis.Options{ReadTimeout: time.Minute}, 0, false},
-		"a deadline later than the timeout":  {redis.Options{ReadTimeout: time.Second}, time.Minute, true},
-		"a deadline sooner than the timeout": {redis.Options{}, 3 * time.Second, false},
-		"deadlines are obeyed":               {redis.Options{ContextTimeoutEnabled: true}, 3 * time.Second, true},
+		"no deadline":                        {here: true},
+		"no deadline, no timeout":            {options: redis.Options{ReadTimeout: -1}},
+		"no deadline, a long timeout":        {options: redis.Options{ReadTimeout: time.Minute}},
+		"a deadline later than the timeout":  {options: redis.Options{ReadTimeout: time.Second}, deadline: time.Minute, here: true},
+		"a deadline sooner than the timeout": {deadline: 3 * time.Second},
+		"deadlines are obeyed":               {options: redis.Options{ContextTimeoutEnabled: true}, deadline: 3 * time.Second, here: true},
+		"the bound of one try":               {deadline: 3 * time.Second, try: true, here: true},
+		"a short bound of one try":           {deadline: time.Second, try: true},
+		"a long timeout, the bound of a try": {options: redis.Options{ReadTimeout: time.Minute}, deadline: 3 * time.Second, try: true},
 	} {
 		c.options.Addr = addr
 		client := redis.NewClient(&c.options)
@@ -216,6 +221,11 @@ func TestCallsRunOnTheirCallersGoroutine(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		if c.deadline > 0 {
 			ctx, cancel = context.WithTimeout(t.Context(), c.deadline)
+		}
+		if c.try {
+			var b bound.Contexts
+			of := b.Within(t.Context(), time.Now(), c.deadline)
+			ctx, cancel = of, of.Release
 		}
 		_, err = s.Acquire(ctx, driver.Request{Claim: claimOf("job", "a"), TTL: time.Minute})
 		cancel()

@@ -124,9 +124,9 @@ const checkTimeout = 5 * time.Second
 // DialTimeout how long for a new one: two seconds and one leave a lease time to be
 // renewed. Examine warns of a ReadTimeout of more than five seconds, or none. A context
 // that is cancelled while a server falls silent ends a call within ReadTimeout, and calls
-// after that one at once. Without ContextTimeoutEnabled a call with a deadline sooner than
-// ReadTimeout costs a goroutine, and so does every call with a ReadTimeout of more than
-// five seconds. Dialer makes the client a little faster.
+// after that one at once, and so it may be with Unlock. Without ContextTimeoutEnabled a call
+// whose caller has set a deadline sooner than ReadTimeout costs a goroutine, and so does
+// every call with a ReadTimeout of more than five seconds. Dialer makes the client a little faster.
 //
 // The client does not tell when it connects again: as a node of a Redlock, the store asks
 // the server after each grant whether it has restarted, in one more round trip.

@@ -13,7 +13,7 @@ import (
 
 // dialects are the stores whose tables a person may have to make. SQLite files
 // belong to the store alone.
-var dialects = map[string]string{
+var dialects = map[string]func() string{
 	"postgres": pgstore.Schema,
 	"mysql":    mysqlstore.Schema,
 }
@@ -29,8 +29,11 @@ func Dialects() []string { return slices.Sorted(maps.Keys(dialects)) }
 
 // Schema returns the SQL that makes the tables of a dialect.
 func Schema(dialect string) (sql string, ok bool) {
-	sql, ok = dialects[dialect]
-	return sql, ok
+	text, ok := dialects[dialect]
+	if !ok {
+		return "", false
+	}
+	return text(), true
 }
 
 // Dialect names the dialect of the store at the URL, or is "" if it has no tables

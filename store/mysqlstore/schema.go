@@ -9,11 +9,12 @@ import (
 	"strings"
 )
 
-// Schema is the SQL that makes the tables, for programs that keep all of their tables
-// in migrations. It does nothing to tables that exist.
-//
 //go:embed schema.sql
-var Schema string
+var schemaSQL string
+
+// Schema returns the SQL that makes the tables, for programs that keep all of their
+// tables in migrations. It does nothing to tables that exist.
+func Schema() string { return schemaSQL }
 
 const schemaMark = "schema 1" // in the comments of all tables
 
@@ -27,7 +28,7 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 	if checkSchema(ctx, db) == nil {
 		return nil // also for a user who may not make them
 	}
-	for text := range strings.SplitSeq(Schema, ";\n") {
+	for text := range strings.SplitSeq(schemaSQL, ";\n") {
 		lines := strings.Split(text, "\n")
 		kept := lines[:0]
 		for _, line := range lines {

@@ -156,7 +156,7 @@ var (
 // from where it names a table to where the language of the functions begins again.
 func inFunctions(t *testing.T) (all []sqltext.Text) {
 	bodies := make(map[string]string)
-	for _, f := range function.FindAllStringSubmatch(comment.ReplaceAllString(Schema, ""), -1) {
+	for _, f := range function.FindAllStringSubmatch(comment.ReplaceAllString(Schema(), ""), -1) {
 		bodies[f[1]] = f[2]
 	}
 	files, err := os.ReadDir(".")

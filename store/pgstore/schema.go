@@ -2,7 +2,7 @@ package pgstore
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -16,51 +16,28 @@ import (
 // a function keeps its name, its parameters and its results.
 const SchemaVersion = 1
 
-// Schema is the SQL that makes the tables and functions. It may be run again.
-var Schema = strings.Join([]string{
-	schemaSQL, locksSQL, locksRenewSQL, locksAllSQL, queueSQL, batcherSQL,
-	kindsSQL, limitsSQL, keptSQL, inspectSQL, cleanupSQL, version,
-}, "\n")
+//go:embed *.sql
+var files embed.FS
 
-var (
-	//go:embed schema.sql
-	schemaSQL string
-
-	//go:embed locks.sql
-	locksSQL string
-
-	//go:embed locks_renew.sql
-	locksRenewSQL string
-
-	//go:embed locks_all.sql
-	locksAllSQL string
-
-	//go:embed queue.sql
-	queueSQL string
-
-	//go:embed batcher.sql
-	batcherSQL string
-
-	//go:embed kinds.sql
-	kindsSQL string
-
-	//go:embed limits.sql
-	limitsSQL string
-
-	//go:embed kept.sql
-	keptSQL string
-
-	//go:embed inspect.sql
-	inspectSQL string
-
-	//go:embed cleanup.sql
-	cleanupSQL string
-)
-
-// version comes last: where it is, all the rest is.
-var version = fmt.Sprintf(`-- baton_schema says which version this is.
+// Schema returns the SQL that makes the tables and functions. It may be run again.
+func Schema() string {
+	var all strings.Builder
+	for _, name := range []string{
+		"schema", "locks", "locks_renew", "locks_all", "queue", "batcher", "kinds", "limits", "kept", "inspect", "cleanup",
+	} {
+		text, err := files.ReadFile(name + ".sql")
+		if err != nil {
+			panic(err) // it is not in the program
+		}
+		all.Write(text)
+		all.WriteByte('\n')
+	}
+	// The version comes last: where it is, all the rest is.
+	fmt.Fprintf(&all, `-- baton_schema says which version this is.
 CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT %d $$;
 `, SchemaVersion)
+	return all.String()
+}
 
 // Migrate makes the tables and functions. Older ones that the search path leads to
 // are brought up to date where they are; where there are none, they are made in the
@@ -99,7 +76,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 				return err
 			}
 		}
-		_, err := tx.Conn().PgConn().Exec(ctx, Schema).ReadAll()
+		_, err := tx.Conn().PgConn().Exec(ctx, Schema()).ReadAll()
 		return err
 	})
 	if errors.As(err, new(*SchemaError)) {

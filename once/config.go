@@ -23,7 +23,7 @@ type Config struct {
 	Remember time.Duration
 
 	// Failure is what the store keeps of an error that is not final, and of a panic, until
-	// the next attempt begins: for people who look with Find, List or "baton once --show",
+	// the next attempt begins: for people who look with Find, List or "baton once show",
 	// and never for callers of Do. It is kept in clear text, and cut after
 	// check.MaxFailure bytes. Defaults to the text of the error.
 	Failure func(error) string

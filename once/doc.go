@@ -115,7 +115,7 @@
 //
 // Config.Events tells when attempts begin and end and when callers get what is recorded,
 // for metrics and traces; the Logger in Config.Lock gets the same. Find and List show to
-// people what is recorded, as "baton once --show" and "baton once ls" do.
+// people what is recorded, as "baton once show" and "baton once ls" do.
 //
 // # What it costs
 //

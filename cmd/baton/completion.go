@@ -51,11 +51,29 @@ const (
 
 // completeKey proposes the names of locks that begin with what was typed.
 func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
-	return a.completeBelow("", args, typed)
+	return a.complete(args, held("", typed))
 }
 
-// completeBelow proposes names below a prefix, without the prefix.
-func (a *app) completeBelow(prefix string, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+// proposing proposes keys of a store, until propose returns false.
+type proposing func(ctx context.Context, store driver.Store, propose func(key, about string) bool)
+
+// held proposes the names of locks that begin with prefix and what was typed, without the prefix.
+func held(prefix, typed string) proposing {
+	return func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
+		in, ok := driver.As[driver.Inspector](store)
+		if !ok {
+			return
+		}
+		for info, err := range in.List(ctx, prefix+typed) {
+			if err != nil || !propose(strings.TrimPrefix(info.Key, prefix), describeShort(info)) {
+				return
+			}
+		}
+	}
+}
+
+// complete proposes keys for the first argument.
+func (a *app) complete(args []string, of proposing) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
 		return nil, directive
@@ -71,22 +89,16 @@ func (a *app) completeBelow(prefix string, args []string, typed string) ([]strin
 		return nil, directive
 	}
 	defer shut(store)
-	in, ok := driver.As[driver.Inspector](store)
-	if !ok {
-		return nil, directive
-	}
 	var keys []string
-	for info, err := range in.List(ctx, prefix+typed) {
-		if err != nil || len(keys) == completeAtMost {
-			break
-		}
+	of(ctx, store, func(key, about string) bool {
 		// Do not propose a key that has to be quoted: shells insert the common
 		// beginning of several names as it is, and run what it contains at the next
 		// press of the key.
-		if key := strings.TrimPrefix(info.Key, prefix); shellWord(key) == key {
-			keys = append(keys, cobra.CompletionWithDesc(key, describeShort(info)))
+		if shellWord(key) == key {
+			keys = append(keys, cobra.CompletionWithDesc(key, about))
 		}
-	}
+		return len(keys) < completeAtMost
+	})
 	return keys, directive
 }
 

@@ -131,7 +131,7 @@ func TestSuccessOfAnExpiredAttemptIsRecorded(t *testing.T) {
 		})
 	})
 	for i, holder := range holders {
-		out, err := exec.Command("baton", "-b", lateStore(dir), "once", "--show", "-o", "json", fmt.Sprint("k", i)).Output()
+		out, err := exec.Command("baton", "-b", lateStore(dir), "once", "show", "-o", "json", fmt.Sprint("k", i)).Output()
 		if code := holder.ProcessState.ExitCode(); err != nil || code != 0 || !strings.Contains(string(out), `"done"`) {
 			t.Errorf("holder %d ended with %d, and of it is known, %v:\n%s\nit said:\n%s", i, code, err, out, said[i])
 		}

@@ -27,8 +27,6 @@ type onceFlags struct {
 	noReplay bool
 	keepFail bool
 	anyCmd   bool
-	show     bool
-	forget   bool
 
 	isFinal func(code int) bool // after check
 }
@@ -58,16 +56,17 @@ that come meanwhile wait for it.
 
 A command that fails is not an outcome: its exit code is passed on, and the next
 call runs it again. --final makes exit codes outcomes that are recorded, too. Of one that
-failed, --show and "baton once ls" tell the exit code, the signal and the time until the
-next call runs it, for a week at most (or --keep, if longer); --keep-failed-output also
-keeps the last 3 KiB of its output.
+failed, "baton once show" and "baton once ls" tell the exit code, the signal and the time
+until the next call runs it, for a week at most (or --keep, if longer);
+--keep-failed-output also keeps the last 3 KiB of its output.
 
 The same KEY with another command, or other arguments, is an error (64): nothing runs,
 and nothing is replayed. Where command lines differ but mean the same, for example by the
 name of a machine, give --any-command in every call.
 
 While the command runs its lock is once/KEY: that is the name for baton show, watch, ask
-and break. "baton once ls" lists what is recorded, so no KEY is ls or list.
+and break. "baton once ls", "show" and "rm" list, show and remove what is recorded: no KEY
+is ls, list, show or rm.
 
 It may run more than once, though only one outcome is ever recorded: if it, or this
 machine, crashes half-way, the next call runs it again. The command finds in its
@@ -83,32 +82,23 @@ environment
 There is no shell in between; standard input and signals are passed on, as by baton
 run, and if the lease is lost the command is stopped. Its output is not a terminal, even
 if baton's is. Its first 256 KiB are kept; a replay that lacks the rest says so, with -q,
-too. It is kept in clear text, and --forget does not wipe it from the disk: a SQLite file,
-its log and backups may hold it for longer. A command should print no secret.
-
-With --show, -o json prints: key, state, running (its lock is held now), attempts, token
-(a string), owner, began and finished (times), left (seconds), exit, error, stdout,
-stderr, omitted (bytes). Unknown values are left out. The state is none; begun, which
-without running is a crash; failed, and the next call runs it again; done; or final, which
-is an exit code of --final.
+too. It is kept in clear text, and "baton once rm" does not wipe it from the disk: a SQLite
+file, its log and backups may hold it for longer. A command should print no secret.
 
 ` + exitTableOnce,
 		Example: `  baton once migrate/2026-07 -- ./migrate.sh             by whichever machine is first
   baton once --no-replay --keep 48h report/$(date +%F) -- ./report.sh   from cron, on many
                                      machines: once a day (in a crontab "%" is written "\%")
   baton once --final 3,4 redeem/4711 -- ./redeem.sh 4711   3 and 4 are final: coupon spent, expired
-  baton once --show migrate/2026-07
-  baton once ls migrate/                                 what is recorded under these keys
-  baton once --forget migrate/2026-07                    so that it can happen again`,
+  baton once show migrate/2026-07                        how did it end?
+  baton once rm migrate/2026-07                          so that it can happen again`,
 	}
 	f := cmd.Flags()
 	f.DurationVar(&o.keep, "keep", 24*time.Hour, "how long the outcome is kept")
 	f.StringVar(&o.final, "final", "", "record these exit codes, too: a `LIST` such as 3,4, or all (1 to 125)")
 	f.BoolVar(&o.noReplay, "no-replay", false, "do not replay the output of a command that ran before")
-	f.BoolVar(&o.keepFail, "keep-failed-output", false, "keep the end of the output of a command that fails, too, for --show")
+	f.BoolVar(&o.keepFail, "keep-failed-output", false, "keep the end of the output of a command that fails, too, for baton once show")
 	f.BoolVar(&o.anyCmd, "any-command", false, "do not compare the command line with that of earlier calls")
-	f.BoolVar(&o.show, "show", false, "show what is recorded")
-	f.BoolVar(&o.forget, "forget", false, "forget what is recorded")
 	f.DurationVarP(&o.wait, "wait", "w", 0, "how long to wait while another process runs it (default: no limit)")
 	f.BoolVarP(&o.try, "try", "n", false, "do not wait at all")
 	f.DurationVar(&o.ttl, "ttl", baton.DefaultTTL, "how long other callers wait after a crash")
@@ -116,21 +106,9 @@ is an exit code of --final.
 	f.DurationVarP(&o.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	o.onAsk.flag(cmd)
 	a.metricsFlag(cmd)
-	a.queryFlags(cmd)
 	cmd.MarkFlagsMutuallyExclusive("wait", "try")
-	cmd.MarkFlagsMutuallyExclusive("show", "forget", "metrics")
 
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case !o.show && cmd.Flags().Changed("output"):
-			return usage("-o is for --show: the command's output is its own")
-		case !o.show && !o.forget:
-			return keyAndCommand("KEY")(cmd, args)
-		case len(args) > 1 && cmd.ArgsLenAtDash() >= 0:
-			return usage("--show and --forget run no command")
-		}
-		return oneArg("KEY")(cmd, args)
-	}
+	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
 			if err := a.measure(cmd, false); err != nil {
@@ -139,9 +117,6 @@ is an exit code of --final.
 			if err := o.check(cmd, args[0]); err != nil {
 				return err
 			}
-			if o.show || o.forget {
-				return a.askOnce(ctx, args[0], o)
-			}
 			return a.runOnce(ctx, args[0], args[1:], o)
 		})(cmd, args)
 	}
@@ -149,15 +124,15 @@ is an exit code of --final.
 		if len(args) > 0 {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
-		return a.completeBelow(once.LockPrefix, args, typed)
+		return a.complete(args, held(once.LockPrefix, typed))
 	}
-	cmd.AddCommand(a.onceListCommand())
+	cmd.AddCommand(a.onceListCommand(), a.onceShowCommand(), a.onceRemoveCommand())
 	return cmd
 }
 
 func (o *onceFlags) check(cmd *cobra.Command, key string) error {
-	if len(key) > once.MaxKey {
-		return usage("the key has %d bytes, at most %d are allowed", len(key), once.MaxKey)
+	if err := checkOnceKey(key); err != nil {
+		return err
 	}
 	if err := o.running.check(cmd, key); err != nil {
 		return err
@@ -168,6 +143,16 @@ func (o *onceFlags) check(cmd *cobra.Command, key string) error {
 	var err error
 	o.isFinal, err = parseCodes(o.final)
 	return err
+}
+
+func checkOnceKey(key string) error {
+	if len(key) > once.MaxKey {
+		return usage("the key has %d bytes, at most %d are allowed", len(key), once.MaxKey)
+	}
+	if err := check.Key(key); err != nil {
+		return usage("%w", err)
+	}
+	return nil
 }
 
 // parseCodes reads which exit codes are final.
@@ -192,9 +177,9 @@ func parseCodes(text string) (func(int) bool, error) {
 }
 
 // openOnce opens a store with records.
-func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *baton.Events, check func(driver.Traits) error) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
+func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *baton.Events) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
 	var cfg baton.Config
-	locks, store, err = a.openWith(ctx, o.openWait(), func() baton.Config { cfg = o.config(owner); return cfg }, check, o.checkTTL)
+	locks, store, err = a.openWith(ctx, o.openWait(), func() baton.Config { cfg = o.config(owner); return cfg }, o.checkTTL)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -222,7 +207,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		default:
 		}
 	}}
-	ops, locks, store, err := a.openOnce(ctx, o, owner, events, o.checkTTL)
+	ops, locks, store, err := a.openOnce(ctx, o, owner, events)
 	if err != nil {
 		return err
 	}
@@ -358,7 +343,7 @@ func (w *waitForTurn) late() error {
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
 		what += ": " + describe(held)
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once --show %s", what, shellWord(w.key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once show %s", what, shellWord(w.key))}
 }
 
 // underWayElsewhere says which process runs the command, without a wait for it.
@@ -369,7 +354,7 @@ func underWayElsewhere(key string, err error) error {
 		of.Key = once.LockPrefix + key // the name that other commands know
 		what += ": " + describe(&of)
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton once --show %s", what, shellWord(key))}
+	return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton once show %s", what, shellWord(key))}
 }
 
 // afterOutput is how long processes that the command left behind may keep its output
@@ -438,7 +423,7 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	code, advice := exitUnavailable, "the next call runs it again, unless it was recorded all the same"
 	if errors.Is(e, driver.ErrSuperseded) {
-		code, advice = exitLost, "look with: baton once --show "+shellWord(key)
+		code, advice = exitLost, "look with: baton once show "+shellWord(key)
 	}
 	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
@@ -450,8 +435,8 @@ func otherCommand(key string, err error) error {
 		text = "is done"
 	}
 	word := shellWord(key)
-	return &exit{exitUsage, fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once --show %s; "+
-		"--any-command takes both for the same, baton once --forget %s makes it happen again", safe(key), text, word, word)}
+	return &exit{exitUsage, fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once show %s; "+
+		"--any-command takes both for the same, baton once rm %s makes it happen again", safe(key), text, word, word)}
 }
 
 // untilSignal waits for done, or for a signal that asks to end.
@@ -485,7 +470,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		}
 	}
 	if o.noReplay {
-		a.say("%q is done; its output is shown by: baton once --show %s", safe(key), shellWord(key))
+		a.say("%q is done; its output is shown by: baton once show %s", safe(key), shellWord(key))
 	} else {
 		a.say("%q is done: replaying its output", safe(key))
 		replayed := make(chan error, 1)

@@ -32,7 +32,7 @@ func TestOnceRecordsBeforeItsOutputIsRead(t *testing.T) {
 			start(t, first)
 			write.Close()
 			poll(t, func() error {
-				out, err := exec.Command("baton", "-b", store, "once", "--show", "-o", "json", "k").Output()
+				out, err := exec.Command("baton", "-b", store, "once", "show", "-o", "json", "k").Output()
 				if err == nil && !bytes.Contains(out, []byte(`"state": "done"`)) {
 					err = fmt.Errorf("not recorded: %s", out)
 				}

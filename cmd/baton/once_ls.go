@@ -26,11 +26,11 @@ how much longer that is kept, and how it failed. It is no snapshot: the list is 
 the records change.
 
 "failed" is an attempt that failed: the next call runs it again. "begun" is one that is
-under way, or crashed: baton once --show KEY tells which. "final" is an exit code of
---final. Output is shown by baton once --show KEY. Every character of the prefix stands
+under way, or crashed: baton once show KEY tells which. "final" is an exit code of
+--final. Output is shown by baton once show KEY. Every character of the prefix stands
 for itself.
 
-With -o json: an array of what "baton once --show" prints, without the output of what is
+With -o json: an array of what "baton once show" prints, without the output of what is
 done, and without running.
 
 ` + exitTable,
@@ -40,26 +40,17 @@ done, and without running.
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	a.queryFlags(cmd)
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if cmd.ArgsLenAtDash() >= 0 {
-			return usage(`%q lists what is recorded and cannot be a KEY: use another one, or package once`, cmd.CalledAs())
-		}
-		return noMoreThanOne("PREFIX")(cmd, args)
-	}
+	cmd.Args = noOnceKey(noMoreThanOne("PREFIX"))
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
 		if err != nil {
 			return err
 		}
-		_, store, err := a.open(ctx, baton.Config{}, outlives)
+		ops, _, store, err := a.openRecords(ctx)
 		if err != nil {
 			return err
 		}
 		defer shut(store)
-		ops, err := once.New(store, once.Config{})
-		if err != nil {
-			return err
-		}
 		prefix := ""
 		if len(args) > 0 {
 			prefix = args[0]
@@ -86,6 +77,31 @@ done, and without running.
 		return table(a.stdout, recordList(all, time.Now()))
 	})
 	return cmd
+}
+
+// noOnceKey is for commands below "baton once", whose names are no keys: what follows "--"
+// would be a command.
+func noOnceKey(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if cmd.ArgsLenAtDash() >= 0 {
+			return usage(`"once %s" runs no command, and %[1]q cannot be a KEY: use another one, or package once`, cmd.CalledAs())
+		}
+		return args(cmd, given)
+	}
+}
+
+// openRecords opens a store to look at records, or to change them.
+func (a *app) openRecords(ctx context.Context) (*once.Runner, *baton.Locker, driver.Store, error) {
+	locks, store, err := a.open(ctx, baton.Config{}, outlives)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	ops, err := once.New(store, once.Config{})
+	if err != nil {
+		shut(store)
+		return nil, nil, nil, err
+	}
+	return ops, locks, store, nil
 }
 
 // mostOfError is how much of an error a list shows.

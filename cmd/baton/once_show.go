@@ -8,48 +8,112 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/once"
 )
 
-// askOnce is "baton once" with --show or --forget.
-func (a *app) askOnce(ctx context.Context, key string, o *onceFlags) error {
-	asJSON, err := a.json()
-	if err != nil {
-		return err
+func (a *app) onceShowCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show [flags] KEY",
+		Short: "Show what is recorded of a command that runs once, and how it ended",
+		Long: `Shows the state of an operation, its last attempt, and what the command has printed. The
+state is none; begun, which without RUNNING is a crash; failed, and the next call runs it
+again; done; or final, which is an exit code of --final.
+
+With -o json: key, state, running (its lock is held now), attempts, token (a string), owner,
+began and finished (times), left (seconds), exit, error, stdout, stderr, omitted (bytes).
+Unknown values are left out.
+
+` + exitTable,
+		Example: `  baton once show migrate/2026-07
+  baton once show -o json migrate/2026-07 | jq .exit`,
+		Args:              noOnceKey(oneArg("KEY")),
+		ValidArgsFunction: a.completeRecord,
 	}
-	ops, locks, store, err := a.openOnce(ctx, o, "", nil, outlives)
-	if err != nil {
-		return err
-	}
-	defer shut(store)
-	ctx, cancel := context.WithTimeout(ctx, openTimeout)
-	defer cancel()
-	if o.forget {
-		switch err := ops.Forget(ctx, key); {
-		case errors.Is(err, once.ErrNoRecord):
-			a.say("nothing is recorded of %q: nothing to forget", safe(key))
-		case err != nil:
+	a.queryFlags(cmd)
+	cmd.RunE = does(func(ctx context.Context, args []string) error {
+		asJSON, err := a.json()
+		if err != nil {
 			return err
-		default:
-			a.say("forgot %q: the next call runs it", safe(key))
 		}
-		return nil
+		if err := checkOnceKey(args[0]); err != nil {
+			return err
+		}
+		ops, locks, store, err := a.openRecords(ctx)
+		if err != nil {
+			return err
+		}
+		defer shut(store)
+		ctx, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		rec, runner, err := findRunning(ctx, ops, locks, args[0])
+		if err != nil {
+			return err
+		}
+		v := viewRecord(rec)
+		if runner != nil {
+			running := len(runner.Holders) > 0
+			v.Running = &running
+		}
+		if asJSON {
+			return printJSON(a.stdout, v, true)
+		}
+		return a.printRecord(rec, v, runner)
+	})
+	return cmd
+}
+
+func (a *app) onceRemoveCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm KEY",
+		Short: "Remove what is recorded of a command, so that it can run again",
+		Long: `Removes the record: the next call with this KEY runs its command. An attempt that is under
+way goes on, and its outcome is not recorded.
+
+` + exitTable,
+		Example:           `  baton once rm migrate/2026-07`,
+		Args:              noOnceKey(oneArg("KEY")),
+		ValidArgsFunction: a.completeRecord,
+		RunE: does(func(ctx context.Context, args []string) error {
+			if err := checkOnceKey(args[0]); err != nil {
+				return err
+			}
+			ops, _, store, err := a.openRecords(ctx)
+			if err != nil {
+				return err
+			}
+			defer shut(store)
+			ctx, cancel := context.WithTimeout(ctx, openTimeout)
+			defer cancel()
+			switch err := ops.Forget(ctx, args[0]); {
+			case errors.Is(err, once.ErrNoRecord):
+				a.say("nothing is recorded of %q: nothing to remove", safe(args[0]))
+			case err != nil:
+				return err
+			default:
+				a.say("removed %q: the next call runs it", safe(args[0]))
+			}
+			return nil
+		}),
 	}
-	rec, runner, err := findRunning(ctx, ops, locks, key)
-	if err != nil {
-		return err
-	}
-	v := viewRecord(rec)
-	if runner != nil {
-		running := len(runner.Holders) > 0
-		v.Running = &running
-	}
-	if asJSON {
-		return printJSON(a.stdout, v, true)
-	}
-	return a.printRecord(rec, v, runner)
+}
+
+// completeRecord proposes the keys of records that begin with what was typed.
+func (a *app) completeRecord(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(args, func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
+		ops, err := once.New(store, once.Config{})
+		if err != nil {
+			return
+		}
+		for rec, err := range ops.List(ctx, typed) {
+			if err != nil || !propose(rec.Key, viewListed(rec).State) {
+				return
+			}
+		}
+	})
 }
 
 // findRunning is what is recorded of an operation, and who holds its lock, nil if the

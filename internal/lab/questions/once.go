@@ -216,9 +216,9 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	second.Mark(lab.Accepted, text("a higher token; finds the work done", "令牌更大；发现已做过"))
 	second.End()
 
-	show, err := r.Baton(ctx, "-b", "redis://"+server.Addr, "once", "--show", "redeem/4711", "-o", "json").Output()
+	show, err := r.Baton(ctx, "-b", "redis://"+server.Addr, "once", "show", "redeem/4711", "-o", "json").Output()
 	if err != nil {
-		return fmt.Errorf("baton once --show: %w", err)
+		return fmt.Errorf("baton once show: %w", err)
 	}
 	var record struct {
 		State    string `json:"state"`

@@ -20,10 +20,6 @@ import (
 type electing struct {
 	running
 	value string
-	once  bool
-
-	observe bool
-	limit   time.Duration
 }
 
 func (a *app) electCommand() *cobra.Command {
@@ -36,7 +32,7 @@ leadership is lost (the store is out of reach, the lock was broken) the command 
 stopped before another process can be elected, and baton stands again, behind the
 candidates that wait. When the command ends by itself, the next one is elected and baton
 ends with the command's exit code. An election is the lock of the same name:
-"baton show NAME" shows the leader and the queue.
+"baton show NAME" shows the leader and the queue, "baton watch --leader NAME" each change.
 
 The command is started, stopped and signalled as by "baton run", and finds in its
 environment
@@ -46,48 +42,22 @@ environment
   BATON_OWNER   what observers see: --value
   BATON_HELD    true
 
-With --observe no command is run: each change of the leader or of its value is printed
-as a line, the present one first, until Ctrl-C ends it with exit code 0. What
-happens within half a second is merged into one change. With -o json a line is an
-object: time, name, led, and if true, value, token (a string), and age and remaining
-in seconds.
-
 ` + exitTableElect,
 		Example: `  baton elect scheduler -- ./scheduler
   baton elect --value "$(hostname):8080" api -- ./api-server
-  baton elect --observe -o json api | jq -r 'select(.led) | .value'`,
+  baton watch --leader api                                 who leads, as it changes`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&e.value, "value", "", "what observers see of the leader, such as its address (default: host:pid command)")
-	f.BoolVar(&e.once, "once", false, "exit when leadership is lost, instead of standing again")
 	f.DurationVarP(&e.wait, "wait", "w", 0, "how long to wait to be elected (default: no limit)")
 	f.DurationVar(&e.ttl, "ttl", baton.DefaultTTL, "how long a crashed leader blocks the next election")
 	f.DurationVarP(&e.grace, "grace", "k", 0, "time between TERM and KILL, at most a third of --ttl (default: 5s, or that third)")
 	e.onAsk.flag(cmd)
-	f.BoolVar(&e.observe, "observe", false, "print each change of the leader instead")
-	f.DurationVar(&e.limit, "for", 0, "with --observe: exit after this time (default: never)")
 	a.metricsFlag(cmd)
-	a.queryFlags(cmd)
-	for _, of := range []string{"value", "once", "wait", "ttl", "grace", "on-ask", "metrics"} {
-		cmd.MarkFlagsMutuallyExclusive("observe", of)
-	}
 
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if e.observe {
-			return oneArg("NAME")(cmd, args)
-		}
-		for _, of := range []string{"for", "output"} {
-			if cmd.Flags().Changed(of) {
-				return usage("--%s goes with --observe", of)
-			}
-		}
-		return keyAndCommand("NAME")(cmd, args)
-	}
+	cmd.Args = keyAndCommand("NAME")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
-			if e.observe {
-				return a.observe(ctx, args[0], e.limit, cmd.Flags().Changed("for"))
-			}
 			if err := a.measure(cmd, false); err != nil {
 				return err
 			}
@@ -137,7 +107,7 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 			return &exit{end.code, end.err}
 		case own:
 			return nil
-		case e.once || end.last:
+		case end.last:
 			return &exit{exitLost, nil}
 		}
 		a.say("standing for election again")
@@ -172,16 +142,12 @@ func checkShown(what, key, text string, t driver.Traits) error {
 	return nil
 }
 
-// observe prints the leaders of name as they change.
-func (a *app) observe(ctx context.Context, name string, limit time.Duration, limited bool) error {
-	asJSON, err := a.json()
-	if err != nil {
-		return err
-	}
+// watchLeader prints the leaders of name as they change.
+func (a *app) watchLeader(ctx context.Context, name string, asJSON bool) error {
 	if err := check.Key(name); err != nil {
 		return usage("%w", err)
 	}
-	return a.lookOn(ctx, limit, limited, func(ctx context.Context, locks *baton.Locker, seen func()) error {
+	return a.lookOn(ctx, func(ctx context.Context, locks *baton.Locker) error {
 		failing, first := false, true
 		for term, err := range election.Observe(ctx, locks, name) {
 			switch {
@@ -189,7 +155,7 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 				return err
 			case err != nil:
 				// A fail-over ends by itself, and an observer wants to see that, too.
-				a.complain("%s; still observing", explain(err))
+				a.complain("%s; still watching", explain(err))
 				failing = true
 				continue
 			case failing:
@@ -200,7 +166,6 @@ func (a *app) observe(ctx context.Context, name string, limit time.Duration, lim
 			if err := a.printTerm(name, term, asJSON); err != nil {
 				return err
 			}
-			seen()
 		}
 		return nil
 	})

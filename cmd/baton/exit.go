@@ -78,7 +78,7 @@ const exitTableRun = `Exit codes:
   the command's own, or 128+n if signal n ended it
   64        wrong usage
   69        the store cannot be reached
-  75        lock not acquired (-E changes it, --skip-ok makes it 0)
+  75        lock not acquired (-E changes it)
   78        wrong configuration: store URL, password, or something the store cannot do
   79        lease lost: the command was stopped, or had ended by itself when that was seen
   124       --max-hold was reached and the command stopped (137 if it had to be killed)
@@ -89,13 +89,12 @@ const exitTableRun = `Exit codes:
 
 const exitTableElect = `Exit codes:
   the command's own, or 128+n if signal n ended it
-  0         --observe was ended
   64        wrong usage
   69        the store cannot be reached
   75        not elected within --wait
   78        wrong configuration: store URL, password, or something the store cannot do
-  79        leadership lost, the command was stopped, and --once or a signal kept it from
-            standing again
+  79        leadership lost, the command was stopped, and a signal kept it from standing
+            again
   125       baton itself failed
   126, 127  the command cannot be executed, is not found
   128+n     signal n came while waiting to be elected

@@ -29,7 +29,6 @@ type running struct {
 	grace    time.Duration
 	ownGrace bool // --grace was given
 	conflict int
-	skipOK   bool
 	onAsk    onAsk
 }
 
@@ -75,11 +74,10 @@ signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
-  baton run -n --skip-ok nightly-report -- ./report.sh      unless it is running: it may run
-                                                            again afterwards;
-                                                            once a night is: baton once
-  baton run -n --skip-ok --min-hold 10m poll -- ./poll.sh   from cron on many machines whose clocks
-                                                            differ: not twice within ten minutes
+  baton run -n -E 0 nightly-report -- ./report.sh      unless it is running; it may run again
+                                                       afterwards: once a night is baton once
+  baton run -n -E 0 --min-hold 10m poll -- ./poll.sh   from cron on many machines whose clocks
+                                                       differ: not twice within ten minutes
   baton run -w 30s deploy/web -- ansible-playbook web.yml
   baton run --permits 1/4 transcode -- ffmpeg …             at most four at a time
   baton run --max-waiting 3 build -- make                   not if three wait already: exits with 75
@@ -95,10 +93,8 @@ signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
 	f.BoolVar(&r.newest, "newest", false, "wait only until a newer baton run --newest waits for the lock")
 	cmd.MarkFlagsMutuallyExclusive("newest", "try")
 	cmd.MarkFlagsMutuallyExclusive("newest", "max-waiting")
-	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit code if the lock was not acquired")
-	f.BoolVar(&r.skipOK, "skip-ok", false, "exit with 0 if the lock was not acquired")
+	f.IntVarP(&r.conflict, "conflict-exit-code", "E", exitNotAcquired, "exit `CODE` if the lock was not acquired; 0 where that is no failure")
 	a.metricsFlag(cmd)
-	cmd.MarkFlagsMutuallyExclusive("conflict-exit-code", "skip-ok")
 
 	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -290,7 +286,7 @@ func listenForCommand() (sigs chan os.Signal, stop func()) {
 
 // skipped is the end of a run that did not get the lock.
 func (r *running) skipped(a *app, err error) error {
-	if r.skipOK || r.conflict == 0 {
+	if r.conflict == 0 {
 		if a.measured != nil {
 			a.measured.skipped = true
 		}

@@ -37,7 +37,7 @@ import (
 type serverFlags struct {
 	listen   string
 	secret   string
-	tokens   string
+	roles    string
 	cert     string
 	key      string
 	clientCA string
@@ -67,12 +67,12 @@ them has given can be renewed at another; without the file a server draws a secr
 ends with it.
 
 What is not loopback needs TLS (--tls-cert, --tls-key), and callers that are told apart:
-by access tokens (--tokens, see "baton token"), by certificates (--client-ca), or both.
-The file of --tokens says what each caller may do. With --client-ca alone each client
+by access tokens (--roles, see "baton token"), by certificates (--client-ca), or both.
+The file of --roles says what each caller may do. With --client-ca alone each client
 with a certificate may do everything. On loopback without them, every user of the machine
 may; a web page may not.
 
-HUP reads the files of --tokens and TLS again, and goes on in a new file of --audit if the
+HUP reads the files of --roles and TLS again, and goes on in a new file of --audit if the
 one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
 first.
 
@@ -90,14 +90,14 @@ The audit has a line of JSON for every break, every denial and every change of r
 
 ` + exitTable,
 		Example: `  baton serve
-  baton serve --listen :7420 --secret-file /etc/baton/secret --tokens /etc/baton/roles \
+  baton serve --listen :7420 --secret-file /etc/baton/secret --roles /etc/baton/roles \
       --tls-cert /etc/baton/tls.crt --tls-key /etc/baton/tls.key`,
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
 	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT` to listen at; without a host, all addresses of this machine")
 	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64")
-	f.StringVar(&k.tokens, "tokens", "", "`FILE` of roles: who callers are, and what each may do")
+	f.StringVar(&k.roles, "roles", "", "`FILE` of roles: who callers are, and what each may do")
 	f.StringVar(&k.cert, "tls-cert", "", "`FILE` with the certificate of the server, in PEM")
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
 	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
@@ -228,13 +228,13 @@ type served struct {
 func (a *app) openServed(k *serverFlags) (*served, error) {
 	f := &served{flags: k}
 	var err error
-	if k.tokens != "" {
-		if f.roles, err = a.openRoles(k.tokens); err != nil {
+	if k.roles != "" {
+		if f.roles, err = a.openRoles(k.roles); err != nil {
 			return nil, err
 		}
 		tokens, certificates, _ := f.roles.Table().Count()
 		if tokens == 0 && (certificates == 0 || k.clientCA == "") {
-			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can authenticate: make an access token by baton token new, or give --client-ca", redactURL(k.tokens))}
+			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can authenticate: make an access token by baton token new, or give --client-ca", redactURL(k.roles))}
 		}
 	}
 	if f.log, err = a.openAudit(k.audit); err != nil {
@@ -268,7 +268,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 func doorError(err error) error {
 	if of, ok := errors.AsType[*httpguard.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
-			"a CA of clients", "--client-ca", "access tokens, or", "--tokens, or")
+			"a CA of clients", "--client-ca", "access tokens, or", "--roles, or")
 		return usage("--listen: %s", flags.Replace(of.Reason))
 	}
 	if of, ok := errors.AsType[*httpguard.FileError](err); ok {
@@ -356,10 +356,10 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 		a.say("without --secret-file only this server can renew the leases that it grants, until it restarts; limits do not need it")
 	}
 	if f.door.Everyone() {
-		a.say("without --tokens every user of this machine may do everything")
+		a.say("without --roles every user of this machine may do everything")
 	}
 	if f.roles == nil && f.flags.clientCA != "" {
-		a.say("without --tokens every client with a certificate may do everything")
+		a.say("without --roles every client with a certificate may do everything")
 	}
 	scheme := "http"
 	if f.flags.cert != "" {
@@ -373,7 +373,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 func (a *app) reloadServed(f *served) {
 	a.reopenAudit(f.log)
 	if f.roles != nil {
-		a.reloadRoles(f.roles, f.flags.tokens, f.log)
+		a.reloadRoles(f.roles, f.flags.roles, f.log)
 	}
 	if f.flags.cert == "" {
 		return

@@ -362,7 +362,7 @@ func (endless) Read(p []byte) (int, error) {
 func TestServeAttacks(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	process := startServe(t, dir, "--tokens", writeRoles(t, dir, ""))
+	process := startServe(t, dir, "--roles", writeRoles(t, dir, ""))
 	t.Run("attacks", func(t *testing.T) {
 		for _, attack := range attacks {
 			t.Run(attack.name, func(t *testing.T) {
@@ -426,7 +426,7 @@ func TestServeByGRPC(t *testing.T) {
 	if err := os.WriteFile(rules, []byte("domain: shop\ndescriptors:\n  - {key: user, rate_limit: {unit: hour, requests_per_unit: 1}}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""), "--rules", rules)
+	s := startServe(t, dir, "--roles", writeRoles(t, dir, ""), "--rules", rules)
 	transport := &http.Transport{Protocols: new(http.Protocols)}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	t.Cleanup(transport.CloseIdleConnections)
@@ -476,7 +476,7 @@ func TestServeByGRPC(t *testing.T) {
 func TestServeDrains(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""))
+	s := startServe(t, dir, "--roles", writeRoles(t, dir, ""))
 	s.held(tokenB, `{"key":"both/drain","ttl_ms":20000}`)
 	got := make(chan answer, 1)
 	conn := s.dial()
@@ -531,7 +531,7 @@ func TestServeSaysWhoDecides(t *testing.T) {
 	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := startServe(t, dir, "--tokens", writeRoles(t, dir, ""), "--rules", rules, "--store", "redis://"+redis.Addr)
+	s := startServe(t, dir, "--roles", writeRoles(t, dir, ""), "--rules", rules, "--store", "redis://"+redis.Addr)
 	take := func() {
 		t.Helper()
 		s.wants(http.StatusOK, tokenWhole, "Limits/Take", `{"rule":"r","key":"a/x"}`)

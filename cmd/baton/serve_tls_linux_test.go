@@ -165,7 +165,7 @@ func TestServeAttacksOnTLS(t *testing.T) {
 	cert, key := ours.server()
 	ca := filepath.Join(ours.dir, "ca.crt")
 	path := writeRoles(t, dir, "cart cn:cart.example cart/=lock\nmesh uri:spiffe://example/mesh mesh/=lock\n")
-	s := startServe(t, dir, "--tokens", path, "--tls-cert", cert, "--tls-key", key, "--client-ca", ca)
+	s := startServe(t, dir, "--roles", path, "--tls-cert", cert, "--tls-key", key, "--client-ca", ca)
 	roots := ours.pool()
 
 	for name, c := range map[string]struct {
@@ -238,7 +238,7 @@ func TestServeAttackByRevokedCallers(t *testing.T) {
 	cert, key := ours.server()
 	ca := filepath.Join(ours.dir, "ca.crt")
 	path := writeRoles(t, dir, "cart cn:cart.example cart/=lock\n")
-	s := startServe(t, dir, "--tokens", path, "--tls-cert", cert, "--tls-key", key, "--client-ca", ca)
+	s := startServe(t, dir, "--roles", path, "--tls-cert", cert, "--tls-key", key, "--client-ca", ca)
 	roots := ours.pool()
 	cart, a := s.as(t, roots, ours.client("cart.example", nil)), s.as(t, roots)
 	lease := a.held(tokenA, `{"key":"a/revoked","ttl_ms":20000}`)

@@ -16,7 +16,7 @@ func (a *app) tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Make access tokens for the clients of baton serve, and check the file of roles",
-		Long: `An access token tells "baton serve" who a client is. The file of --tokens says, in one line
+		Long: `An access token tells "baton serve" who a client is. The file of --roles says, in one line
 for each caller, what it may do; it has only hashes of access tokens (docs/security.md).
 A fencing token is something else: the number that a lock comes with.`,
 		Args: cobra.NoArgs,

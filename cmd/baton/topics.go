@@ -91,7 +91,7 @@ the metrics. Beside them there are
   baton_command_end_timestamp_seconds      when the last finished run ended
   baton_command_exit_code                  its exit code
   baton_command_success_timestamp_seconds  when the last run ended that had the exit code 0
-                                           and was not skipped (--skip-ok)
+                                           and was not skipped (-E 0)
 
 FILE ends in .prom, and is in the directory that --collector.textfile.directory names. It
 is replaced when the command ends; in one that goes on also every 15 seconds,

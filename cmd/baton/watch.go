@@ -7,7 +7,6 @@ import (
 	"os/signal"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -19,27 +18,41 @@ import (
 )
 
 func (a *app) watchCommand() *cobra.Command {
-	var every, limit time.Duration
+	var every time.Duration
+	var leader bool
 	cmd := &cobra.Command{
 		Use:   "watch [flags] [PREFIX]",
-		Short: "Watch locks change",
+		Short: "Watch locks, or the leader of an election, change",
 		Long: `Shows the locks whose names begin with the prefix, or all, and keeps looking: on a
 terminal as a table, elsewhere as one line for each change. What happens between two
 looks is not seen. Ctrl-C ends it, with exit code 0.
 
+With --leader the argument is the NAME of an election: each change of the leader or of its
+value is a line, the present one first. What happens within half a second is merged into
+one change.
+
 With -o json each change is one object on one line: time, key, change, and lock as
 "baton show" prints it. A change is "held" (from free), "passed" (to other holders),
-"queue" (others wait) or "free". The first look reports what it finds as changes.
+"queue" (others wait) or "free". The first look reports what it finds as changes. With
+--leader an object has: time, name, led, and if true, value, token (a string), and age and
+remaining in seconds.
 
 ` + exitTable,
 		Example: `  baton watch
-  baton watch --for 1m -o json order: | jq -r 'select(.change == "passed") | .key'`,
-		Args:              noMoreThanOne("PREFIX"),
+  baton watch -o json order: | jq -r 'select(.change == "passed") | .key'
+  baton watch --leader api`,
 		ValidArgsFunction: a.completeKey,
 	}
 	cmd.Flags().DurationVar(&every, "every", time.Second, "time between two looks, at least 50ms")
-	cmd.Flags().DurationVar(&limit, "for", 0, "exit after this time (default: never)")
+	cmd.Flags().BoolVar(&leader, "leader", false, "watch who leads the election NAME, the argument")
+	cmd.MarkFlagsMutuallyExclusive("leader", "every")
 	a.queryFlags(cmd)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if leader {
+			return oneArg("NAME")(cmd, args)
+		}
+		return noMoreThanOne("PREFIX")(cmd, args)
+	}
 	cmd.RunE = does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
 		if err != nil {
@@ -48,26 +61,24 @@ With -o json each change is one object on one line: time, key, change, and lock 
 		if every < 50*time.Millisecond {
 			return usage("--every %v: it is at least 50ms", every)
 		}
-		return a.lookOn(ctx, limit, cmd.Flags().Changed("for"), func(ctx context.Context, locks *baton.Locker, seen func()) error {
+		if leader {
+			return a.watchLeader(ctx, args[0], asJSON)
+		}
+		return a.lookOn(ctx, func(ctx context.Context, locks *baton.Locker) error {
 			w := &watcher{app: a, json: asJSON, last: map[string]driver.KeyInfo{}}
 			if !asJSON && term.IsTerminal(int(a.stdout.Fd())) {
 				w.screen = true
 				fmt.Fprint(a.stdout, enterScreen)
 				defer fmt.Fprint(a.stdout, leaveScreen)
 			}
-			return w.run(ctx, locks, args, every, seen)
+			return w.run(ctx, locks, args, every)
 		})
 	})
 	return cmd
 }
 
-// lookOn calls look with a context that ends with SIGINT. If --for was given, the
-// context also ends limit after look has called seen: so the first view is shown
-// however short limit is.
-func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, look func(ctx context.Context, locks *baton.Locker, seen func()) error) error {
-	if limit < 0 || limited && limit == 0 {
-		return usage("--for %v: it is a duration above zero", limit)
-	}
+// lookOn calls look with a context that ends with SIGINT.
+func (a *app) lookOn(ctx context.Context, look func(ctx context.Context, locks *baton.Locker) error) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
 	defer stop()
 	locks, store, err := a.open(ctx, baton.Config{}, outlives)
@@ -75,13 +86,7 @@ func (a *app) lookOn(ctx context.Context, limit time.Duration, limited bool, loo
 		return err
 	}
 	defer shut(store)
-	ctx, end := context.WithCancel(ctx)
-	defer end()
-	seen := func() {}
-	if limited {
-		seen = sync.OnceFunc(func() { time.AfterFunc(limit, end) })
-	}
-	return look(ctx, locks, seen)
+	return look(ctx, locks)
 }
 
 // The table is drawn on the terminal's other screen, so that the user's screen comes
@@ -102,7 +107,7 @@ type watcher struct {
 	failed bool // the last inspection
 }
 
-func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration, seen func()) error {
+func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration) error {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for first := true; ; first = false {
@@ -127,7 +132,6 @@ func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, e
 			}
 		}
 		w.failed = err != nil
-		seen()
 		select {
 		case <-ctx.Done():
 			return nil

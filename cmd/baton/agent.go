@@ -115,7 +115,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, _ []string) error {
 			a.speakUp() // what it says is a log
-			if err := a.measure(cmd, false); err != nil {
+			if err := a.measure(cmd); err != nil {
 				return err
 			}
 			if err := k.check(cmd); err != nil {

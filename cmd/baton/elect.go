@@ -58,7 +58,7 @@ environment
 	cmd.Args = keyAndCommand("NAME")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
-			if err := a.measure(cmd, false); err != nil {
+			if err := a.measure(cmd); err != nil {
 				return err
 			}
 			if err := e.check(cmd, args[0]); err != nil {

@@ -235,10 +235,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
-		"limit set":       {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", "5", "--for", "1h", "--name", hostileText, key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
-		"limit unset":     {{key}, {hostileText}, {"--name", hostileText, key}, {"--name", "n", key}},
-		"limit overrides": {{}, {"-o", "json"}, {hostileText}},
-
+		"limit set":      {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
 		"":               {{}},
 		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"asked", "--", "sleep", "0.3"}, {"--on-ask", hostileText, "asked", "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
 		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
@@ -254,9 +251,10 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
 		"once show":      {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"-o", hostileText, "a"}, {"--", "true"}},
 		"once rm":        {{key}, {hostileText}, {"a", hostileText}},
-		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "-n", "2", key}, {"--rate", "1/1h", "--peek", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}, {"--rate", "1/1h", "--forget", key}},
-		"limit ls":       {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"-n", "1"}, {"-n", hostileText}, {"--after", hostileText}, {"--after", key, "-n", "1"}, {"--", "true"}},
-		"limit top":      {{}, {"k"}, {"-o", "json"}, {"--of", "1"}, {hostileText}, {hostileKey}, {"--of", hostileText}, {"--share"}, {"--", "true"}},
+		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "--cost", "2", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}},
+		"limit ls":       {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--most", "1"}, {"--most", hostileText}, {"--after", hostileText}, {"--after", key, "--most", "1"}, {"--", "true"}, {"--sort", "used"}, {"--sort", "used", "-o", "json"}, {"--sort", "share", "--of", "1"}, {"--sort", hostileText}, {"--sort", "used", hostileText}, {"--sort", "used", hostileKey}, {"--of", hostileText}, {"--sort", "share"}, {"--overrides"}, {"--overrides", "-o", "json"}, {"--overrides", hostileText}},
+		"limit show":     {{key}, {"-o", "json", key}, {"--rate", "1/1h", key}, {"--rules", rules, key}, {"--rules", good, key}, {"--rules", hostileText, key}, {"--rate", hostileText, key}, {"--tier", hostileText, key}, {hostileText}, {"a", hostileText}, {"--", "true"}},
+		"limit rm":       {{key}, {"--override", key}, {hostileText}, {"--override", hostileText}, {"--override", "none"}, {"a", hostileText}},
 		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
 		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
 		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}, {"--socket", "none/x", "--roles", hostileText}, {"--socket", "none/x", "--roles", roles}, {"--socket", "none/x", "--roles", good, "--audit", "none/" + hostileText}},

@@ -16,7 +16,6 @@ import (
 
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/driver/observe"
 	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
@@ -32,14 +31,20 @@ type limiting struct {
 	maxWait   time.Duration
 }
 
+// flags are those of a simulation.
 func (k *limiting) flags(cmd *cobra.Command) {
+	k.rateFlags(cmd)
+	f := cmd.Flags()
+	f.Int64Var(&k.parts, "parts", 0, "how many sub-windows a sliding window has (default: 10 up to 10s, else 60)")
+	f.BoolVar(&k.classic, "classic", false, "let a sliding window forget its oldest sub-window as a whole, early")
+	_ = cmd.MarkFlagRequired("rate")
+}
+
+func (k *limiting) rateFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
 	f.StringArrayVar(&k.rates, "rate", nil, "the limit, `N/PERIOD`: 100/1m, 5/s, 1000/day; several must all allow it")
 	f.Int64Var(&k.burst, "burst", 0, "how many a token bucket holds (default: N)")
-	f.Int64Var(&k.parts, "parts", 0, "how many sub-windows a sliding window has (default: 10 up to 10s, else 60)")
-	f.BoolVar(&k.classic, "classic", false, "let a sliding window forget its oldest sub-window as a whole, early")
 	f.DurationVar(&k.maxWait, "max-wait", 0, "longest wait in a leaky bucket (default: PERIOD)")
-	_ = cmd.MarkFlagRequired("rate")
 }
 
 // above refuses zero where a flag gives it, as zero stands for a flag that was not
@@ -96,37 +101,31 @@ func parseRate(text string) (rate, error) {
 }
 
 // limits makes the limits that the flags describe.
-func (k *limiting) limits(cmd *cobra.Command) (one ratelimit.Limit, more []ratelimit.Option, err error) {
+func (k *limiting) limits(cmd *cobra.Command) (all []ratelimit.Limit, err error) {
 	a, ok := limits.ParseAlgorithm(k.algorithm)
 	if !ok {
-		return one, nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
+		return nil, usage("--algorithm %s: it is one of %s", safe(k.algorithm), strings.Join(algorithms(), ", "))
 	}
-	for flag, only := range map[string]limits.Algorithm{
-		"burst": limits.TokenBucket, "parts": limits.SlidingWindow, "classic": limits.SlidingWindow, "max-wait": limits.LeakyBucket,
-	} {
+	for flag, only := range map[string]limits.Algorithm{"burst": limits.TokenBucket, "max-wait": limits.LeakyBucket} {
 		if cmd.Flags().Changed(flag) && a != only {
-			return one, nil, usage("--%s is for --algorithm %v alone", flag, only)
+			return nil, usage("--%s is for --algorithm %v alone", flag, only)
 		}
 	}
 	if err := k.above(cmd); err != nil {
-		return one, nil, err
+		return nil, err
 	}
 	for i, text := range k.rates {
 		r, err := parseRate(text)
 		if err != nil {
-			return one, nil, err
+			return nil, err
 		}
 		l := k.limit(a, r)
 		if len(k.rates) > 1 {
 			l = l.Named(fmt.Sprintf("rate-%d", i+1))
 		}
-		if i == 0 {
-			one = l
-		} else {
-			more = append(more, l)
-		}
+		all = append(all, l)
 	}
-	return one, more, nil
+	return all, nil
 }
 
 func (k *limiting) limit(a limits.Algorithm, r rate) ratelimit.Limit {
@@ -142,14 +141,22 @@ func (k *limiting) limit(a limits.Algorithm, r rate) ratelimit.Limit {
 	case limits.LeakyBucket:
 		return ratelimit.LeakyBucket(r.n, r.period, or(k.maxWait, r.period))
 	}
-	l := ratelimit.SlidingWindow(r.n, r.period)
-	if k.parts != 0 {
-		l = l.Parts(k.parts)
+	return ratelimit.SlidingWindow(r.n, r.period)
+}
+
+// limiter makes a Limiter that obeys overrides, if the store keeps them.
+func limiter(store limits.Store, all []ratelimit.Limit, opts ...ratelimit.Option) (*ratelimit.Limiter, error) {
+	for _, l := range all[1:] {
+		opts = append(opts, l)
 	}
-	if k.classic {
-		l = l.Classic()
+	if _, keeps := limits.OverriderOf(store); keeps {
+		opts = append(opts, ratelimit.Overridable())
 	}
-	return l
+	l, err := ratelimit.New(store, all[0], opts...)
+	if err != nil {
+		return nil, usage("%w", err)
+	}
+	return l, nil
 }
 
 func or[T int64 | time.Duration](a, b T) T {
@@ -161,12 +168,10 @@ func or[T int64 | time.Duration](a, b T) T {
 
 func (a *app) limitCommand() *cobra.Command {
 	var (
-		k      limiting
-		cost   int64
-		wait   time.Duration
-		peek   bool
-		forget bool
-		open   bool
+		k    limiting
+		cost int64
+		wait time.Duration
+		open bool
 	)
 	cmd := &cobra.Command{
 		Use:   "limit [flags] KEY [-- COMMAND [ARG…]]",
@@ -185,7 +190,8 @@ Algorithms, for N/PERIOD:
   token-bucket      up to --burst at once, N per PERIOD in the long run
   leaky-bucket      one after the other, evenly: waits for its turn, up to --max-wait
 
-An override of KEY, which baton limit set makes, stands in place of what --rate says.
+An override of KEY, which baton limit set makes, stands in place of what --rate says. No KEY
+is check, ls, list, rm, set or show, which are commands.
 
 With -o json and no COMMAND: ok, key, cost, limit, remaining, the times in seconds, and
 the same of each limit.
@@ -193,22 +199,19 @@ the same of each limit.
 ` + exitTableLimit,
 		Example: `  baton limit --rate 10/1m mail/alice -- ./send-mail.sh
   baton limit --rate 5/s --rate 1000/day --wait api -- curl …      waits for its turn
-  baton limit --rate 100000/day -n 800 -a token-bucket tokens      costs 800
-  baton limit --rate 10/1m --peek mail/alice                       how does it stand?
+  baton limit --rate 100000/day --cost 800 -a token-bucket tokens
+  baton limit show --rate 10/1m mail/alice                         how does it stand?
   baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10     which algorithm?`,
 	}
-	k.flags(cmd)
+	k.rateFlags(cmd)
+	_ = cmd.MarkFlagRequired("rate")
 	k.named(cmd)
 	f := cmd.Flags()
-	f.Int64VarP(&cost, "cost", "n", 1, "how much of the limit the request takes")
+	f.Int64Var(&cost, "cost", 1, "how much of the limit the request takes")
 	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, at most this long (without a time: no limit)")
 	f.Lookup("wait").NoOptDefVal = forever
-	f.BoolVar(&peek, "peek", false, "only look: count nothing")
-	f.BoolVar(&forget, "forget", false, "reset KEY: forget what it has used")
 	f.BoolVar(&open, "fail-open", false, "allow the request if the store is unreachable")
-	a.metricsFlag(cmd)
 	a.queryFlags(cmd)
-	cmd.MarkFlagsMutuallyExclusive("peek", "forget", "wait")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		dash := cmd.ArgsLenAtDash()
 		switch {
@@ -218,16 +221,11 @@ the same of each limit.
 			return usage(`put "--" between the key and the command: baton limit … %s -- %s …`, shellWord(args[0]), shellWord(args[1]))
 		case dash > 1:
 			return usage("one KEY is enough: what is %q?", safe(args[1]))
-		case len(args) > 1 && (peek || forget):
-			return usage("--peek and --forget run no command")
 		}
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
-			if err := a.measure(cmd, len(args) > 1); err != nil {
-				return err
-			}
 			asJSON, err := a.json()
 			if err != nil {
 				return err
@@ -236,17 +234,14 @@ the same of each limit.
 				return usage("%w", err)
 			}
 			if cost < 1 {
-				return usage("--cost %d: it is a number above zero; to look is --peek", cost)
+				return usage("--cost %d: it is a number above zero; to look is baton limit show", cost)
 			}
 			if cmd.Flags().Changed("wait") && wait <= 0 {
 				return usage("--wait %v: it is a duration above zero", wait)
 			}
-			limit, more, err := k.limits(cmd)
+			all, err := k.limits(cmd)
 			if err != nil {
 				return err
-			}
-			if open {
-				more = append(more, ratelimit.FailOpen(2*time.Second))
 			}
 			path := ""
 			if len(args) > 1 {
@@ -254,16 +249,14 @@ the same of each limit.
 					return err
 				}
 			}
-			q := question{key: args[0], cost: cost, peek: peek, forget: forget, wait: wait, json: asJSON, command: path != "", failOpen: open}
-			if err := a.askLimit(ctx, limit, more, q); err != nil || path == "" {
+			q := question{key: args[0], cost: cost, wait: wait, json: asJSON, command: path != "", failOpen: open}
+			if err := a.askLimit(ctx, all, q); err != nil || path == "" {
 				return err
 			}
-			a.conclude(0)
 			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), supervise.Become(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
-	cmd.AddCommand(a.simulateCommand(), a.checkCommand(), a.limitListCommand(), a.limitTopCommand())
-	cmd.AddCommand(a.overrideCommands()...)
+	cmd.AddCommand(a.limitListCommand(), a.limitShowCommand(), a.limitRemoveCommand(), a.setCommand(), a.checkCommand(), a.simulateCommand())
 	return cmd
 }
 
@@ -279,14 +272,14 @@ const exitTableLimit = `Exit codes:
 
 // question is a request to a limiter.
 type question struct {
-	key                                   string
-	cost                                  int64
-	peek, forget, json, command, failOpen bool
-	wait                                  time.Duration
+	key                     string
+	cost                    int64
+	json, command, failOpen bool
+	wait                    time.Duration
 }
 
 // askLimit asks, waits for the turn, and says the decision. A nil error means allowed.
-func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []ratelimit.Option, q question) error {
+func (a *app) askLimit(ctx context.Context, all []ratelimit.Limit, q question) error {
 	left := q.wait
 	store, err := a.openLimits(ctx, openWait{tries: q.wait != 0, wait: &left})
 	if err != nil {
@@ -297,17 +290,17 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 		return err
 	}
 	defer shut(store)
-	told := a.told()
-	if _, keeps := limits.OverriderOf(store); keeps {
-		more = append(more, ratelimit.Overridable())
-	}
 	waited := q.wait
 	if q.wait != 0 && q.wait != math.MaxInt64 {
 		q.wait = left
 	}
-	limiter, err := ratelimit.New(observe.Limits(store, told.Store), limit, append(more, ratelimit.Observe(told.Limits))...)
+	var opts []ratelimit.Option
+	if q.failOpen {
+		opts = append(opts, ratelimit.FailOpen(2*time.Second))
+	}
+	limiter, err := limiter(store, all, opts...)
 	if err != nil {
-		return usage("%w", err)
+		return err
 	}
 	sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
@@ -354,7 +347,7 @@ func (a *app) askLimit(ctx context.Context, limit ratelimit.Limit, more []rateli
 	}
 	if r.OK {
 		if !asJSON && !q.command {
-			a.tellLimit(r, q)
+			a.tellLimit(r)
 		}
 		return nil
 	}
@@ -396,15 +389,7 @@ const longSilence = 500 * time.Millisecond
 
 // decideLimit asks. It sends to turns how long it waits for a turn in a queue.
 func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns chan<- time.Duration) (ratelimit.Result, error) {
-	switch {
-	case q.peek:
-		return l.Peek(ctx, q.key)
-	case q.forget:
-		if err := l.Forget(ctx, q.key); err != nil {
-			return ratelimit.Result{}, err
-		}
-		return l.Peek(ctx, q.key)
-	case q.wait != 0:
+	if q.wait != 0 {
 		if q.wait != math.MaxInt64 {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithTimeout(ctx, q.wait)
@@ -433,15 +418,8 @@ func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns ch
 	}
 }
 
-func (a *app) tellLimit(r ratelimit.Result, q question) {
-	verb := "allowed"
-	if q.peek || q.forget {
-		verb = "unused"
-		if r.ResetAfter > 0 {
-			verb = "in use"
-		}
-	}
-	text := fmt.Sprintf("%s: %d of %d remain", verb, r.Remaining, r.Limit)
+func (a *app) tellLimit(r ratelimit.Result) {
+	text := fmt.Sprintf("allowed: %d of %d remain", r.Remaining, r.Limit)
 	if r.ResetAfter > 0 {
 		text += fmt.Sprintf(", all again in %s", shortUp(r.ResetAfter))
 	}
@@ -449,17 +427,13 @@ func (a *app) tellLimit(r ratelimit.Result, q question) {
 	if r.By.Fallback() {
 		text = "allowed: the store cannot be reached"
 	}
-	if q.peek || q.forget {
-		fmt.Fprintln(a.stdout, text)
-		return
-	}
 	a.say("%s", text)
 }
 
 // byOverride says that the limit is not the one of the command line.
 func byOverride(r ratelimit.Result) string {
 	if slices.ContainsFunc(r.Limits(), func(l ratelimit.LimitResult) bool { return l.Overridden }) {
-		return " (overridden: see baton limit overrides)"
+		return " (overridden: see baton limit ls --overrides)"
 	}
 	return ""
 }

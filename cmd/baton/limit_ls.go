@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton/driver/limits"
-	"github.com/batonhq/baton/driver/observe"
+	"github.com/batonhq/baton/open"
 )
 
 // keysInStore says in help texts what a key is called, and what a list costs.
@@ -26,107 +27,203 @@ has no order of keys: there every key of the database is looked at first (by SCA
 thousand in each call, in Cluster on all primaries), whatever the prefix. No call keeps
 it from others for long, but all of them together can take minutes on a large database.`
 
+// listingLimits are the flags of "baton limit ls".
+type listingLimits struct {
+	sort      string
+	most      int
+	of        int64
+	after     string
+	overrides bool
+}
+
 func (a *app) limitListCommand() *cobra.Command {
-	var most int
-	var after string
+	k := &listingLimits{}
 	cmd := &cobra.Command{
 		Use:     "ls [flags] [PREFIX]",
 		Aliases: []string{"list"},
-		Short:   "List what is used of rate limits",
-		Long: `Lists the keys that begin with the prefix, or all, in order, as far as something was
-taken from their limits that has not come back: how much is used, out of how much, and
-in what time all of it has come back if nothing else is taken.
+		Short:   "List what is used of rate limits, and which keys use most",
+		Long: `Lists the keys that begin with the prefix, or all, as far as something was taken from
+their limits that has not come back: how much is used, out of how much, and in what time
+all of it has come back if nothing else is taken. They are in the order of keys, or with
+--sort those that use most come first: the highest number, or the highest share of what a
+key may use.
 
 A store knows what was taken, and not by which limit: that is in the program. So OF is
 shown for an estimate (estimated-window) and for a bucket (token-bucket, leaky-bucket;
 while more than its burst is out, as much as was), and not for a window (sliding-window,
-fixed-window, sliding-log). "several" is a key from which several kinds of limits have
-taken, and "unknown" one that another version of Baton has written.
+fixed-window, sliding-log), unless --of N says it. --sort share leaves out keys without it.
+"several" is a key from which several kinds of limits have taken, and "unknown" one that
+another version of Baton has written.
 
 ` + keysInStore + `
 
-With -o json: an array of key, kind, used, of, rate (n per period in seconds), and
-resetAfter in seconds. What is not known is left out.
+With -o json: an array of key, kind, used, of, share, rate (n per period in seconds), and
+resetAfter in seconds. What is not known is left out. With --overrides: key, n, period (null:
+that of the limit), burst (null: as the rate changes) and left, in seconds.
 
 ` + exitTable,
-		Example: `  baton limit ls
-  baton limit ls minute/{tenant/
-  baton limit ls -n 0 -o json | jq -r '.[] | select(.of and .used >= .of) | .key'`,
+		Example: `  baton limit ls minute/{tenant/
+  baton limit ls --sort used                       the ten keys of which most is used
+  baton limit ls --sort share --of 100 minute/     the limit "minute" is 100 per minute
+  baton limit ls --overrides                       what baton limit set has changed
+  baton limit ls --most 0 -o json | jq -r '.[] | select(.share >= 1) | .key'`,
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
-	cmd.Flags().IntVarP(&most, "limit", "n", 1000, "list at most this many keys; 0: all")
-	cmd.Flags().StringVar(&after, "after", "", "begin after `KEY`, to continue a list")
+	f := cmd.Flags()
+	f.StringVar(&k.sort, "sort", "key", "first come the lowest `key`, the most used, or the highest share")
+	f.IntVar(&k.most, "most", 0, "list at most `N` keys; 0: all (default: 1000, and 10 of those that use most)")
+	f.Int64Var(&k.of, "of", 0, "assume the limit `N` for keys whose limit is not known")
+	f.StringVar(&k.after, "after", "", "begin after `KEY`, to continue a list")
+	f.BoolVar(&k.overrides, "overrides", false, "list the overrides of limits, and how long they last")
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions([]string{"key", "used", "share"}, cobra.ShellCompDirectiveNoFileComp))
 	a.queryFlags(cmd)
-	cmd.Args = noLimit("PREFIX")
-	cmd.RunE = does(func(ctx context.Context, args []string) error {
-		asJSON, err := a.json()
-		if err != nil {
-			return err
-		}
-		if most < 0 {
-			return usage("--limit %d: it is a number, or 0 for all", most)
-		}
-		var all []limits.State
-		more := false
-		err = a.eachState(ctx, args, after, func(st limits.State) bool {
-			if more = most > 0 && len(all) == most; !more {
-				all = append(all, st)
+	for _, of := range []string{"sort", "most", "of", "after"} {
+		cmd.MarkFlagsMutuallyExclusive("overrides", of)
+	}
+	cmd.MarkFlagsMutuallyExclusive("after", "sort")
+	cmd.Args = noLimit(noMoreThanOne("PREFIX"))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return does(func(ctx context.Context, args []string) error {
+			asJSON, err := a.json()
+			if err != nil {
+				return err
 			}
-			return !more
-		})
-		if err != nil {
-			return err
-		}
-		if asJSON {
-			views := make([]stateView, 0, len(all))
-			for _, st := range all {
-				views = append(views, viewOf(st))
+			if k.overrides {
+				return a.listOverrides(ctx, args, asJSON)
 			}
-			err = printJSON(a.stdout, views, true)
-		} else if len(all) > 0 {
-			rows := [][]string{{"KEY", "KIND", "USED", "OF", "FRESH IN"}}
-			for _, st := range all {
-				rows = append(rows, stateRow(st))
+			if err := k.check(cmd); err != nil {
+				return err
 			}
-			err = table(a.stdout, rows)
-		} else {
-			a.say("no limits are in use%s", under(args))
-		}
-		if err == nil && more {
-			last := all[len(all)-1].Key
-			if safe(last) == last {
-				a.complain("there are more: go on with --after %s", shellWord(last))
-			} else {
-				a.complain("there are more: go on with --after and the last key, as -o json has it")
+			if k.sort != "key" {
+				return a.listMostUsed(ctx, args, k, asJSON)
 			}
-		}
-		return err
-	})
+			return a.listStates(ctx, args, k, asJSON)
+		})(cmd, args)
+	}
 	return cmd
 }
 
-// noLimit is for commands beside those that ask a limit, whose names are no keys.
-func noLimit(name string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if cmd.ArgsLenAtDash() >= 0 {
-			return usage(`"limit %s" shows limits, and %q cannot be a KEY: use another one`, cmd.CalledAs(), cmd.CalledAs())
+func (k *listingLimits) check(cmd *cobra.Command) error {
+	chosen := cmd.Flags().Changed("most")
+	switch k.sort {
+	case "key":
+		if !chosen {
+			k.most = 1000
 		}
-		return noMoreThanOne(name)(cmd, args)
+		if k.most < 0 {
+			return usage("--most %d: it is a number, or 0 for all", k.most)
+		}
+	case "used", "share":
+		if !chosen {
+			k.most = 10
+		}
+		if k.most < 1 || k.most > mostTop {
+			return usage("--most %d: with --sort %s it is a number from 1 to %d", k.most, k.sort, mostTop)
+		}
+	default:
+		return usage("--sort %s: it is key, used or share", safe(k.sort))
+	}
+	if k.of < 1 && cmd.Flags().Changed("of") {
+		return usage("--of %d: it is a number above zero", k.of)
+	}
+	return nil
+}
+
+// listStates lists in the order of keys.
+func (a *app) listStates(ctx context.Context, args []string, k *listingLimits, asJSON bool) error {
+	var all []limits.State
+	more := false
+	err := a.eachState(ctx, args, k, func(st limits.State) bool {
+		if more = k.most > 0 && len(all) == k.most; !more {
+			all = append(all, st)
+		}
+		return !more
+	})
+	if err != nil {
+		return err
+	}
+	rows := [][]string{{"KEY", "KIND", "USED", "OF", "FRESH IN"}}
+	for _, st := range all {
+		rows = append(rows, stateRow(st))
+	}
+	if err := a.printStates(all, rows, args, asJSON); err != nil || !more {
+		return err
+	}
+	last := all[len(all)-1].Key
+	if safe(last) == last {
+		a.complain("there are more: go on with --after %s", shellWord(last))
+	} else {
+		a.complain("there are more: go on with --after and the last key, as -o json has it")
+	}
+	return nil
+}
+
+// listMostUsed lists the keys that use most.
+func (a *app) listMostUsed(ctx context.Context, args []string, k *listingLimits, asJSON bool) error {
+	t := &topStates{n: k.most, share: k.sort == "share"}
+	if err := a.eachState(ctx, args, k, t.add); err != nil {
+		return err
+	}
+	all := t.sorted()
+	if t.seen > 0 && len(all) == 0 && !asJSON {
+		a.complain("none of %d keys tells how much it may use: --of N says it", t.seen)
+		return nil
+	}
+	if err := a.printStates(all, t.rows(all), args, asJSON); err != nil || asJSON {
+		return err
+	}
+	switch {
+	case t.untold > 0:
+		a.complain("%d of %d keys are left out, as they do not tell how much they may use: --of N says it", t.untold, t.seen)
+	case t.seen > len(all):
+		a.say("%d keys are in use%s", t.seen, under(args))
+	}
+	return nil
+}
+
+func (a *app) printStates(all []limits.State, rows [][]string, args []string, asJSON bool) error {
+	switch {
+	case asJSON:
+		views := make([]stateView, 0, len(all))
+		for _, st := range all {
+			views = append(views, viewOf(st))
+		}
+		return printJSON(a.stdout, views, true)
+	case len(all) == 0:
+		a.say("no limits are in use%s", under(args))
+		return nil
+	}
+	return table(a.stdout, rows)
+}
+
+// noLimit is for commands below "baton limit", whose names are no keys: what follows "--"
+// would be a command.
+func noLimit(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, given []string) error {
+		if cmd.ArgsLenAtDash() >= 0 {
+			return usage(`"limit %s" runs no command, and %[1]q cannot be a KEY: use another one`, cmd.CalledAs())
+		}
+		return args(cmd, given)
 	}
 }
 
 // eachState calls f for each state under the prefix in args, until f returns false. It
 // tells the user if that takes a while.
-func (a *app) eachState(ctx context.Context, args []string, after string, f func(limits.State) bool) error {
+func (a *app) eachState(ctx context.Context, args []string, k *listingLimits, f func(limits.State) bool) error {
 	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {
 		return err
 	}
 	defer shut(store)
+	return a.states(ctx, store, args, k, f)
+}
+
+// states is eachState with a store that is open.
+func (a *app) states(ctx context.Context, store open.LimitStore, args []string, k *listingLimits, f func(limits.State) bool) error {
 	if err := outlives(store.Traits()); err != nil {
 		return err
 	}
-	lister, ok := limits.ListerOf(observe.Limits(store, a.told().Store))
+	lister, ok := limits.ListerOf(store)
 	if !ok {
 		return &exit{exitConfig, fmt.Errorf("store %s cannot list limits: %w", store.Traits().Store, errors.ErrUnsupported)}
 	}
@@ -134,7 +231,12 @@ func (a *app) eachState(ctx context.Context, args []string, after string, f func
 	if len(args) > 0 {
 		prefix = args[0]
 	}
-	return a.patiently(lister.ListStates(ctx, prefix, after), f)
+	return a.patiently(lister.ListStates(ctx, prefix, k.after), func(st limits.State) bool {
+		if st.Of == 0 {
+			st.Of = k.of
+		}
+		return f(st)
+	})
 }
 
 // patiently reads a list. If that takes a while it says so: on a terminal in a line that
@@ -186,10 +288,10 @@ func (a *app) tellReading(n *atomic.Int64, end <-chan struct{}) {
 // stateView is a state in JSON.
 type stateView struct {
 	Key        string    `json:"key"`
-	Kind       string    `json:"kind"`
+	Kind       string    `json:"kind,omitempty"`
 	Used       int64     `json:"used"`
 	Of         int64     `json:"of,omitempty"`
-	Share      *float64  `json:"share,omitempty"` // baton limit top
+	Share      *float64  `json:"share,omitempty"`
 	Rate       *rateView `json:"rate,omitempty"`
 	ResetAfter float64   `json:"resetAfter,omitempty"`
 }
@@ -201,6 +303,10 @@ type rateView struct {
 
 func viewOf(st limits.State) stateView {
 	v := stateView{Key: st.Key, Kind: string(st.Kind), Used: st.Used, Of: st.Of, ResetAfter: secondsUp(st.Reset)}
+	if share, ok := shareOf(st); ok {
+		share = math.Round(share*1000) / 1000
+		v.Share = &share
+	}
 	if st.N > 0 {
 		v.Rate = &rateView{st.N, st.Period.Seconds()}
 	}

@@ -51,12 +51,11 @@ func (a *app) metricsFlag(cmd *cobra.Command) {
 // measured is what one run of baton does, for --metrics.
 type measured struct {
 	metrics.Events
-	path     string
-	all      *textfile.Metrics
-	warn     func(error)
-	began    time.Time
-	replaced bool // as for measure
-	skipped  bool // the command was not to run
+	path    string
+	all     *textfile.Metrics
+	warn    func(error)
+	began   time.Time
+	skipped bool // the command was not to run
 
 	now     chan struct{} // write soon
 	stop    chan struct{} // closed at the end
@@ -64,9 +63,8 @@ type measured struct {
 }
 
 // measure begins to measure, if --metrics was given. What is measured is written from
-// time to time, and by conclude. replaced says that another program takes the place of
-// this one: how it ends is not seen.
-func (a *app) measure(cmd *cobra.Command, replaced bool) error {
+// time to time, and by conclude.
+func (a *app) measure(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("metrics") {
 		return nil
 	}
@@ -79,7 +77,6 @@ func (a *app) measure(cmd *cobra.Command, replaced bool) error {
 	if err != nil {
 		return err
 	}
-	m.replaced = replaced
 	a.measured = m
 	go m.write()
 	return nil
@@ -162,9 +159,6 @@ func (m *measured) write() {
 // it tells what the file tells of the one before.
 func (m *measured) put(ended ...textfile.Value) error {
 	return textfile.Replace(m.path, func(old []byte) []byte {
-		if m.replaced {
-			return m.all.Text()
-		}
 		values := []textfile.Value{{Of: commandStart, Value: timestamp(m.began)}}
 		for _, i := range []metrics.Instrument{commandEnd, commandExit, commandSuccess} {
 			if v, ok := textfile.Find(old, i); ok {

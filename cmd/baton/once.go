@@ -111,7 +111,7 @@ file, its log and backups may hold it for longer. A command should print no secr
 	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
-			if err := a.measure(cmd, false); err != nil {
+			if err := a.measure(cmd); err != nil {
 				return err
 			}
 			if err := o.check(cmd, args[0]); err != nil {

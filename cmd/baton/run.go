@@ -99,7 +99,7 @@ signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
 	cmd.Args = keyAndCommand("KEY")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, args []string) error {
-			if err := a.measure(cmd, false); err != nil {
+			if err := a.measure(cmd); err != nil {
 				return err
 			}
 			if err := r.check(cmd, args[0]); err != nil {

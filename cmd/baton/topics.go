@@ -83,7 +83,7 @@ What a store promises, and what makes yours unsafe or slow: baton doctor URL`,
 	}, {
 		Use:   "metrics",
 		Short: "What --metrics writes",
-		Long: `baton run, elect, once, limit and agent write, with --metrics FILE, what they did in the text
+		Long: `baton run, elect, once and agent write, with --metrics FILE, what they did in the text
 format of Prometheus, for the textfile collector of node_exporter. docs/metrics.md lists
 the metrics. Beside them there are
 
@@ -104,8 +104,7 @@ increase() are of use for an elect that goes on, not for a job from cron. The ba
 metrics of the last run stay in FILE while the next one goes on.
 
 If FILE cannot be written, a warning says so, and the exit code stays what it is.
-Arguments that cannot be read leave FILE as it was. baton limit with a COMMAND becomes
-that command: it writes its decision before, and no baton_command metrics.`,
+Arguments that cannot be read leave FILE as it was.`,
 		Example: `  baton run --metrics /var/lib/node_exporter/nightly.prom nightly -- ./nightly.sh
 
   time() - baton_command_success_timestamp_seconds{file="nightly.prom"} > 26 * 3600

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -48,7 +49,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				return err
 			}
 			// The calling process is the one that goes on to use the lock.
-			owner := check.Owner(os.Getppid(), "")
+			owner := check.Owner(os.Getppid(), programOf(os.Getppid()))
 			locks, store, err := a.openWith(ctx, k.openWait(), func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
 			if err != nil {
 				return err
@@ -101,6 +102,15 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 		})(cmd, args)
 	}
 	return cmd
+}
+
+// programOf is what a process runs, or "" where that is not known.
+func programOf(pid int) string {
+	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(name))
 }
 
 // takeBack releases a lock whose handle could not be delivered, because of why.

@@ -59,7 +59,7 @@ With -o json: an array of what "baton show" prints.
 			a.say("no locks are held%s in %s (--store, BATON_STORE)", under(args), a.opened)
 			return nil
 		}
-		return table(a.stdout, listing(all))
+		return table(a.stdout, listing(all), spareColumns...)
 	})
 	return cmd
 }
@@ -88,6 +88,10 @@ func under(args []string) string {
 	}
 	return fmt.Sprintf(" under %q", args[0])
 }
+
+// spareColumns are those of listing that a narrow terminal does without: the token and the
+// end, which "baton show" has.
+var spareColumns = []int{5, 4}
 
 // listing makes one row for each lock.
 func listing(all []driver.KeyInfo) [][]string {

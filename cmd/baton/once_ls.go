@@ -74,7 +74,7 @@ done, and without running.
 			a.say("nothing is recorded%s", under(args))
 			return nil
 		}
-		return table(a.stdout, recordList(all, time.Now()))
+		return table(a.stdout, recordList(all, time.Now()), 2, 5)
 	})
 	return cmd
 }

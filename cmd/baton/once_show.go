@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -242,7 +243,7 @@ func (a *app) printRecord(rec driver.Record, v recordView, runner *driver.KeyInf
 			add("KEPT FOR", short(rec.Left))
 		}
 	}
-	if err := table(a.stdout, rows); err != nil {
+	if _, err := io.WriteString(a.stdout, layout(rows, 0)); err != nil {
 		return err
 	}
 	for _, out := range []struct{ name, text string }{{"stdout", v.Stdout}, {"stderr", v.Stderr}} {

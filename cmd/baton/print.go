@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 
 	"github.com/batonhq/baton/internal/jsonlist"
 	"github.com/batonhq/baton/internal/textwidth"
@@ -125,30 +129,86 @@ func escapeJSON(text string) []byte {
 	return clean
 }
 
-// table writes rows in columns; the first row is the head. Columns are separated by two
-// spaces; wide characters take two columns of the terminal.
-func table(w io.Writer, rows [][]string) error {
+// table writes rows in columns; the first row is the head. On a terminal that is too narrow
+// for them it leaves out the columns that spare numbers, in that order, and then writes a
+// paragraph for each row.
+func table(w io.Writer, rows [][]string, spare ...int) error {
+	columns := 0
+	if f, ok := w.(*os.File); ok {
+		columns, _, _ = term.GetSize(int(f.Fd()))
+	}
+	_, err := io.WriteString(w, layout(rows, columns, spare...))
+	return err
+}
+
+// layout is table for a terminal with that many columns; 0: as many as it needs. Columns are
+// separated by two spaces; wide characters take two columns of the terminal.
+func layout(rows [][]string, columns int, spare ...int) string {
 	var widths []int
-	for _, row := range rows {
-		for i, cell := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
+	var told []bool // the column tells something
+	for i, row := range rows {
+		for n, cell := range row {
+			if n == len(widths) {
+				widths, told = append(widths, 0), append(told, false)
 			}
-			widths[i] = max(widths[i], textwidth.Of(cell))
+			widths[n] = max(widths[n], textwidth.Of(cell))
+			told[n] = told[n] || n == 0 || columns == 0 || len(rows) == 1 || i > 0 && cell != "-" && cell != "?"
 		}
+	}
+	var kept []int
+	wide := -2
+	for n, w := range widths {
+		if told[n] {
+			kept = append(kept, n)
+			wide += w + 2
+		}
+	}
+	all := kept
+	for len(spare) > 0 && columns > 0 && wide > columns {
+		if at := slices.Index(kept, spare[0]); at >= 0 {
+			wide -= widths[spare[0]] + 2
+			kept = slices.Delete(slices.Clone(kept), at, at+1)
+		}
+		spare = spare[1:]
+	}
+	if columns > 0 && wide > columns {
+		return paragraphs(rows, all)
 	}
 	var b strings.Builder
 	for _, row := range rows {
-		for i, cell := range row {
-			b.WriteString(cell)
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-textwidth.Of(cell)+2))
+		for i, n := range kept {
+			if n >= len(row) {
+				break
+			}
+			b.WriteString(row[n])
+			if i < len(kept)-1 && kept[i+1] < len(row) {
+				b.WriteString(strings.Repeat(" ", widths[n]-textwidth.Of(row[n])+2))
 			}
 		}
 		b.WriteByte('\n')
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
+}
+
+// paragraphs writes the first cell of each row on a line, and the others below it, each
+// behind the head of its column.
+func paragraphs(rows [][]string, columns []int) string {
+	wide := 0
+	for _, n := range columns[1:] {
+		wide = max(wide, textwidth.Of(rows[0][n]))
+	}
+	var b strings.Builder
+	for _, row := range rows[1:] {
+		b.WriteString(row[0] + "\n")
+		for _, n := range columns[1:] {
+			if row[n] == "-" || row[n] == "?" {
+				continue
+			}
+			name := strings.ToLower(rows[0][n])
+			fmt.Fprintf(&b, "  %s%s  %s\n", name, strings.Repeat(" ", wide-textwidth.Of(name)), row[n])
+		}
+	}
+	return b.String()
 }
 
 // cut shortens a text to n columns.

@@ -70,6 +70,41 @@ func TestPrintJSON(t *testing.T) {
 	}
 }
 
+// A terminal that is too narrow for a table gets less of it, or a paragraph for each row.
+func TestLayout(t *testing.T) {
+	t.Parallel()
+	rows := [][]string{{"KEY", "MODE", "HELD BY", "SINCE", "TOKEN"}, {"order:42", "exclusive", "web1:10566 report.sh", "?", "114934923343473984"}, {"界", "read", "-", "?", "7"}}
+	for columns, want := range map[int]string{
+		0: `KEY       MODE       HELD BY               SINCE  TOKEN
+order:42  exclusive  web1:10566 report.sh  ?      114934923343473984
+界        read       -                     ?      7
+`,
+		61: `KEY       MODE       HELD BY               TOKEN
+order:42  exclusive  web1:10566 report.sh  114934923343473984
+界        read       -                     7
+`,
+		41: `KEY       MODE       HELD BY
+order:42  exclusive  web1:10566 report.sh
+界        read       -
+`,
+		40: `order:42
+  mode     exclusive
+  held by  web1:10566 report.sh
+  token    114934923343473984
+界
+  mode     read
+  token    7
+`,
+	} {
+		if got := layout(rows, columns, 4); got != want {
+			t.Errorf("%d columns:\n%swant\n%s", columns, got, want)
+		}
+	}
+	if got := layout(rows[:1], 80); got != "KEY  MODE  HELD BY  SINCE  TOKEN\n" {
+		t.Errorf("a table without rows is %q", got)
+	}
+}
+
 // A prefix without a lock or a record is told as it was typed, escaped once.
 func TestPrefixIsQuoted(t *testing.T) {
 	t.Parallel()

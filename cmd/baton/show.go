@@ -23,9 +23,8 @@ token (a string), age and remaining (seconds). Unknown values are left out. For 
 where requests to release KEY stand ("baton ask"), asks_for is KEY, and the owners are
 the reasons.
 
-The lock of "baton once KEY" is once/KEY. On Redis the token of a lock that was free when
-it was taken is not kept, and shown as "-"; that of one which the queue handed over is
-shown. On Redlock none is.
+The lock of "baton once KEY" is once/KEY. "-" and "?" are what the store does not keep: etcd
+no ages, Redlock no tokens.
 
 ` + exitTable,
 		Example: `  baton show order:42

@@ -436,6 +436,17 @@ func TestTerminalWatch(t *testing.T) {
 	term.shows(`code=0`)
 }
 
+func TestTerminalIsNarrow(t *testing.T) {
+	t.Parallel()
+	term := newTerminal(t)
+	term.typed("stty cols 40; baton lock order:1 > handle; baton ls\n")
+	term.shows(`order:1\r\n  mode +exclusive\r\n  held by +\S+:\d+ bash\r\n`)
+	term.typed("baton watch --every 50ms order:\n")
+	term.shows(`order:1\S*\s+mode +exclusive`)
+	term.typed(ctrlC)
+	term.shows(regexp.QuoteMeta(leaveScreen))
+}
+
 func TestTerminalBench(t *testing.T) {
 	t.Parallel()
 	term := newTerminal(t)

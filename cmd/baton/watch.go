@@ -223,11 +223,7 @@ func (w *watcher) draw(all []driver.KeyInfo, args []string) error {
 	if err != nil || columns < 1 || lines < 4 {
 		columns, lines = 80, 24
 	}
-	var b strings.Builder
-	if err := table(&b, listing(all)); err != nil {
-		return err
-	}
-	text := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	text := strings.Split(strings.TrimSuffix(layout(listing(all), columns, spareColumns...), "\n"), "\n")
 	head := fmt.Sprintf("%d locks%s, %s", len(all), under(args), time.Now().Format("15:04:05"))
 	text = append([]string{head, ""}, text...)
 	if len(text) > lines-1 {

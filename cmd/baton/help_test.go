@@ -3,8 +3,10 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -27,6 +29,37 @@ func TestStoresHaveAllSchemes(t *testing.T) {
 		if !strings.Contains(topic.Long, " "+name+":") {
 			t.Errorf("baton help stores does not have %s", name)
 		}
+	}
+}
+
+// A command's help fits a screen, and has an example before its flags.
+func TestHelpIsOneScreen(t *testing.T) {
+	t.Parallel()
+	n := 0
+	for path, c := range commands() {
+		if c.Hidden || path == "help" || regexp.MustCompile("^(lab|verify|bench)").MatchString(path) { // of the laboratory
+			continue
+		}
+		n++
+		lines := 45
+		if path == "" { // the index
+			lines = 55
+		}
+		var b bytes.Buffer
+		c.SetOut(&b)
+		if err := c.Help(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(b.String(), "\n"); got > lines {
+			t.Errorf("baton %s --help has %d lines, at most %d fit", path, got, lines)
+		}
+		examples, flags := strings.Index(b.String(), "\nExamples:\n"), strings.Index(b.String(), "\nFlags:\n")
+		if !c.HasSubCommands() && path != "version" && (examples < 0 || flags >= 0 && flags < examples) {
+			t.Errorf("baton %s --help has no example before its flags:\n%s", path, b.String())
+		}
+	}
+	if n < 20 {
+		t.Errorf("%d commands were seen", n)
 	}
 }
 

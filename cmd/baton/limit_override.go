@@ -81,7 +81,7 @@ the store's clock, or by "baton limit rm --override".
 		} else if err != nil {
 			return err
 		}
-		a.say("%q is %s for %s, for programs that obey overrides (see --help); back at once: baton limit rm --override %s", safe(key), overrideRate(o), short(keep), shellWord(key))
+		a.say("%q is %s for %s, for programs that obey overrides (baton help limit set); back at once: baton limit rm --override %s", safe(key), overrideRate(o), short(keep), shellWord(key))
 		return nil
 	})
 	return cmd

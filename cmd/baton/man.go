@@ -42,7 +42,7 @@ func (a *app) referenceCommand(root *cobra.Command) *cobra.Command {
 
 func reference(root *cobra.Command) string {
 	var b strings.Builder
-	b.WriteString("# The command line\n\n`baton help` and `baton help COMMAND` say the same.\n")
+	b.WriteString("# The command line\n\n`baton help COMMAND` says the same, and `baton COMMAND --help` what fits a screen.\n")
 	eachCommand(root, func(c *cobra.Command) {
 		if c.Hidden || c.Name() == "help" {
 			return
@@ -51,7 +51,7 @@ func reference(root *cobra.Command) string {
 		if !c.Runnable() {
 			title = "baton help " + c.Name()
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n```text\n%s\n\n%s```\n", title, c.Short, strings.TrimSpace(c.Long), c.UsageString())
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", title, strings.TrimSpace(helpText(c, c.Long)))
 	})
 	return b.String()
 }

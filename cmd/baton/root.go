@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -161,46 +158,8 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(topics()...)
 	eachCommand(root, func(c *cobra.Command) { c.Flags().SortFlags = false })
 	root.SetHelpCommandGroupID("")
-	root.InitDefaultHelpCmd()
-	helpFails(root)
-	nameTopics(root)
+	setHelp(root)
 	return root
-}
-
-// helpFails makes "baton help" of what there is not an error: cobra's own prints a line
-// and exits with 0.
-func helpFails(root *cobra.Command) {
-	for _, c := range root.Commands() {
-		if show := c.Run; c.Name() == "help" {
-			c.Run = nil
-			c.RunE = func(cmd *cobra.Command, args []string) error {
-				if of, _, err := root.Find(args); of == nil || err != nil {
-					return usage("there is no help for %q: baton --help lists the commands and the topics", safe(strings.Join(args, " ")))
-				}
-				show(cmd, args)
-				return nil
-			}
-		}
-	}
-}
-
-// nameTopics has usages name topics by "baton help": without it they read like commands that
-// do something.
-func nameTopics(root *cobra.Command) {
-	print := root.UsageFunc()
-	root.SetUsageFunc(func(c *cobra.Command) error {
-		out := c.OutOrStderr()
-		var b bytes.Buffer
-		c.SetOut(&b)
-		err := print(c)
-		c.SetOut(out)
-		usage, topics, found := strings.Cut(b.String(), "Additional help topics:\n")
-		if found {
-			usage += "Additional help topics:\n" + strings.ReplaceAll(topics, "  baton ", "  baton help ")
-		}
-		_, failed := io.WriteString(out, usage)
-		return cmp.Or(err, failed)
-	})
 }
 
 func eachCommand(root *cobra.Command, do func(*cobra.Command)) {

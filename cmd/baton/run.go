@@ -74,8 +74,7 @@ signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
 
 ` + exitTableRun,
 		Example: `  baton run nightly-report -- ./report.sh
-  baton run -n -E 0 nightly-report -- ./report.sh      unless it is running; it may run again
-                                                       afterwards: once a night is baton once
+  baton run -n -E 0 nightly-report -- ./report.sh      unless it is running; once a night: baton once
   baton run -n -E 0 --min-hold 10m poll -- ./poll.sh   from cron on many machines whose clocks
                                                        differ: not twice within ten minutes
   baton run -w 30s deploy/web -- ansible-playbook web.yml

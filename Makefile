@@ -124,9 +124,14 @@ servers: ## Install the servers that the tests need (Debian, as root)
 	@.ci/install
 
 .PHONY: release
-release: ## Build what a release has into dist, and try it: the command for all platforms, .deb, checksums; RELEASE=--snapshot without a tag
+release: ## Build what a release has into dist, and try it: the command for all platforms, .deb, checksums, and a container; RELEASE=--snapshot without a tag
 	go run github.com/goreleaser/goreleaser/v2@v2.15.1 release --clean --skip=publish $(RELEASE)
 	BATON_LONG=1 go test -C interop ./debian -count=1 -v
+	@if docker info >/dev/null 2>&1; then \
+		docker build -q -t baton -f Containerfile . && docker run --rm baton version; \
+	else \
+		echo "NOT BUILT: the container image, because no docker answers here; elsewhere: docker build -t baton -f Containerfile ."; \
+	fi
 
 .PHONY: api
 api: ## Show what the exported names have lost and gained since the last release, and which version that asks for

@@ -198,7 +198,7 @@ the same of each limit.
 
 ` + exitTableLimit,
 		Example: `  baton limit --rate 10/1m mail/alice -- ./send-mail.sh
-  baton limit --rate 5/s --rate 1000/day --wait api -- curl …      waits for its turn
+  baton limit --rate 5/s --rate 1000/day -w forever api -- curl …  waits for its turn
   baton limit --rate 100000/day --cost 800 -a token-bucket tokens
   baton limit show --rate 10/1m mail/alice                         how does it stand?
   baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10     which algorithm?`,
@@ -208,8 +208,7 @@ the same of each limit.
 	k.named(cmd)
 	f := cmd.Flags()
 	f.Int64Var(&cost, "cost", 1, "how much of the limit the request takes")
-	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, at most this long (without a time: no limit)")
-	f.Lookup("wait").NoOptDefVal = forever
+	f.VarP((*orForever)(&wait), "wait", "w", "wait until it is allowed, for this `duration` or forever (default: do not wait)")
 	f.BoolVar(&open, "fail-open", false, "allow the request if the store is unreachable")
 	a.queryFlags(cmd)
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -237,7 +236,7 @@ the same of each limit.
 				return usage("--cost %d: it is a number above zero; to look is baton limit show", cost)
 			}
 			if cmd.Flags().Changed("wait") && wait <= 0 {
-				return usage("--wait %v: it is a duration above zero", wait)
+				return usage("--wait %v: it is a duration above zero, or forever", wait)
 			}
 			all, err := k.limits(cmd)
 			if err != nil {
@@ -382,7 +381,7 @@ func (w *orForever) Set(text string) error {
 	return err
 }
 
-func (w *orForever) Type() string { return "duration" }
+func (w *orForever) Type() string { return "patience" }
 
 // longSilence is how long baton waits without a message.
 const longSilence = 500 * time.Millisecond
@@ -453,7 +452,7 @@ func describeRefusal(r ratelimit.Result, waited time.Duration) string {
 	if waited > 0 {
 		return text + fmt.Sprintf("; allowed in %s: --wait %v is not enough", shortUp(r.RetryAfter), waited)
 	}
-	return text + fmt.Sprintf("; allowed in %s, or wait with --wait", shortUp(r.RetryAfter))
+	return text + fmt.Sprintf("; allowed in %s, or wait with -w forever", shortUp(r.RetryAfter))
 }
 
 type limitAnswer struct {

@@ -476,6 +476,7 @@ func oneArg(name string) cobra.PositionalArgs {
 var wantedValues = map[string]string{
 	"bool":     "it takes no value",
 	"duration": "it is a duration, such as 30s, 5m or 1h30m",
+	"patience": "it is a duration, such as 30s, 5m or 1h30m, or forever",
 	"int":      "it is a whole number",
 	"intSlice": "they are whole numbers, with commas between them",
 	"uint64":   "it is a whole number, zero or more",

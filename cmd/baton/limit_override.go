@@ -44,7 +44,7 @@ the store's clock, or by "baton limit rm --override".
   baton limit set --rate 10/s --burst 50 --for 30m '*/everybody'
   baton limit set --rate 0 --for 15m api/acme                   block the key`,
 		Args:              oneArg("KEY"),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeLimit,
 	}
 	f := cmd.Flags()
 	f.StringVar(&text, "rate", "", "the limit, `N/PERIOD`: 500/1m, 5/s; or N alone, in the period that the limit\nhas; a limit per day, week, month or year takes N alone; 0 blocks the key")

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/open"
@@ -44,7 +45,7 @@ ls -o json" prints of a key, and override.
   baton limit show --rules rules.yaml 'api/{user/7}'
   baton limit show mail/alice`,
 		Args:              noLimit(oneArg("KEY")),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeLimit,
 	}
 	k.rateFlags(cmd)
 	k.named(cmd)
@@ -306,6 +307,21 @@ func (a *app) showState(ctx context.Context, args []string, asJSON bool) error {
 	return a.printOverrides(ctx, store, args)
 }
 
+// completeLimit proposes the keys that use something of their limits.
+func (a *app) completeLimit(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	return a.complete(args, func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
+		in, ok := driver.As[limits.Lister](store)
+		if !ok {
+			return
+		}
+		for st, err := range in.ListStates(ctx, typed, "") {
+			if err != nil || !propose(st.Key, fmt.Sprintf("%d used", st.Used)) {
+				return
+			}
+		}
+	})
+}
+
 func (a *app) limitRemoveCommand() *cobra.Command {
 	var override bool
 	cmd := &cobra.Command{
@@ -319,7 +335,7 @@ taken stays taken.
 		Example: `  baton limit rm mail/alice
   baton limit rm --override api/acme`,
 		Args:              noLimit(oneArg("KEY")),
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: a.completeLimit,
 	}
 	cmd.Flags().BoolVar(&override, "override", false, "end the override of the key")
 	cmd.RunE = does(func(ctx context.Context, args []string) error {

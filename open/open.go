@@ -34,8 +34,8 @@
 //	allow-eviction=true   accept a server that may evict locks when its memory is full
 //	replicas=all          a lock counts when every replica knows of it that Sentinel or
 //	                      Cluster could promote; replicas=N: when N replicas do;
-//	                      replicas=auto: when one does, if any is connected; not
-//	                      for redlock
+//	                      replicas=auto: when one does, if any is connected (the
+//	                      default with Sentinel and Cluster); not for redlock
 //	ca=FILE               verifies the server (instead of the system's authorities)
 //	cert=FILE key=FILE    the client's own certificate
 //	server-name=NAME      the name that the server's certificate must have

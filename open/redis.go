@@ -143,6 +143,9 @@ func (a *address) redis() (*redisTarget, error) {
 func (p *params) replicas(named bool) redisstore.Replicas {
 	switch p.text("replicas") {
 	case "":
+		if named { // these promote replicas by themselves
+			return redisstore.AutoReplicas
+		}
 		return redisstore.NoReplicas
 	case "auto":
 		return redisstore.AutoReplicas

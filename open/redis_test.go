@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/batonhq/baton/store/redisstore"
 )
 
 func readRedis(t *testing.T, url string) (*redisTarget, error) {
@@ -69,6 +71,26 @@ func TestRedisURLs(t *testing.T) {
 		}
 		if flat != want {
 			t.Errorf("%s:\n got %+v\nwant %+v", url, flat, want)
+		}
+	}
+}
+
+// Behind Sentinel and in Cluster a lock waits for a replica unless the URL says otherwise.
+func TestRedisURLsReplicas(t *testing.T) {
+	t.Parallel()
+	for url, want := range map[string]redisstore.Replicas{
+		"redis://h1":                           redisstore.NoReplicas,
+		"redis://h1?replicas=auto":             redisstore.AutoReplicas,
+		"redis://h1?replicas=2":                2,
+		"redis+sentinel://h1/m":                redisstore.AutoReplicas,
+		"redis+sentinel://h1/m?replicas=0":     redisstore.NoReplicas,
+		"redis+sentinel://h1/m?replicas=all":   redisstore.AllReplicas,
+		"redis+cluster://h1,h2":                redisstore.AutoReplicas,
+		"redis+cluster://h1,h2?replicas=0":     redisstore.NoReplicas,
+		"rediss+cluster://h1,h2?replicas=auto": redisstore.AutoReplicas,
+	} {
+		if got, err := readRedis(t, url); err != nil || got.replicas != want {
+			t.Errorf("%s: %v, %v, want %v", url, got.replicas, err, want)
 		}
 	}
 }

@@ -38,7 +38,8 @@ Parameters of Redis, after "?" and separated by "&":
                           where answers take long
   allow-eviction=true     accept a server that may evict locks when its memory is full
   replicas=all            a lock counts when every replica knows of it that Sentinel or
-                          Cluster could promote (N: when N do; auto: one, if any is there)
+                          Cluster could promote (N: when N do; auto: one, if any is there,
+                          which is the default with both)
   ca=FILE cert=FILE key=FILE server-name=NAME    for TLS
   verify=ca               with ca=FILE: whatever name the server's certificate has, as those
                           that MySQL makes itself have none

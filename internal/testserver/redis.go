@@ -184,15 +184,19 @@ func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 		t.Fatalf("make a replica: %v", err)
 	}
 	poll(t, "the replica in sync", func() error {
-		return infoSays(set.Replica, "replication", "master_link_status:up")
+		info, err := set.Primary.Do("INFO", "replication")
+		if err == nil && !strings.Contains(info, "state=online") {
+			err = errors.New("the primary does not send to it yet")
+		}
+		return errors.Join(infoSays(set.Replica, "replication", "master_link_status:up"), err)
 	})
 
 	set.Sentinel = Sentinel(t, set.Name, set.known[set.Primary], 1, 10*time.Minute)
 	_, replicaPort, _ := net.SplitHostPort(set.known[set.Replica])
 	poll(t, "the sentinel that knows its replica", func() error {
 		known, err := set.Sentinel.Do("SENTINEL", "REPLICAS", set.Name)
-		if err == nil && !hasLine(known, replicaPort) {
-			err = errors.New("it does not know the replica yet")
+		if err == nil && !(hasLine(known, replicaPort) && hasLine(known, "slave")) { // else "slave,disconnected"
+			err = errors.New("it has not met the replica yet")
 		}
 		return err
 	})

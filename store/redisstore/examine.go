@@ -89,6 +89,7 @@ type facts struct {
 	cluster map[string]string // CLUSTER INFO; nil without a Cluster
 	alone   bool              // a primary of a Cluster without a replica
 	silent  string            // why it publishes nothing for us
+	closed  bool              // it does not tell us about its replicas
 }
 
 type slowCommand struct {
@@ -111,14 +112,14 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 	if f.info, err = serverInfo(ctx, n); err != nil {
 		return f, err
 	}
-	commands := [][]string{{"TIME"}, {"SLOWLOG", "GET", "64"}, {"ACL", "GETUSER", "default"}, {"PUBLISH", channel, ""}}
+	commands := [][]string{{"TIME"}, {"SLOWLOG", "GET", "64"}, {"ACL", "GETUSER", "default"}, {"PUBLISH", channel, ""}, {"ROLE"}, {"WAIT", "0", "1"}}
 	for _, name := range settings {
 		commands = append(commands, []string{"CONFIG", "GET", name})
 	}
 	if cluster {
 		commands = append(commands, []string{"CLUSTER", "INFO"}, []string{"CLUSTER", "NODES"})
 	}
-	const publish = 3
+	const publish, role, wait = 3, 4, 5
 	answers := n.DoAll(ctx, commands)
 	for i, r := range answers {
 		if r.Err != nil {
@@ -126,8 +127,11 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 				return f, r.Err
 			}
 			answers[i].Value = nil // the server says no: it stays unknown
-			if i == publish {
+			switch i {
+			case publish:
 				f.silent = r.Err.Error()
+			case role, wait:
+				f.closed = f.closed || mayNot(r.Err)
 			}
 		}
 	}
@@ -137,7 +141,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 	user := fields(answers[2].Value)
 	f.open = slices.Contains(strings.Fields(user["flags"]), "nopass") && slices.Contains(strings.Fields(user["flags"]), "on")
 	for i := range settings {
-		for name, value := range fields(answers[4+i].Value) {
+		for name, value := range fields(answers[wait+1+i].Value) {
 			if f.config == nil {
 				f.config = map[string]string{}
 			}
@@ -145,7 +149,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 		}
 	}
 	if cluster {
-		rest := answers[4+len(settings):]
+		rest := answers[wait+1+len(settings):]
 		f.cluster = lines(text(rest[0].Value))
 		f.address, f.alone = self(text(rest[1].Value))
 	}

@@ -151,6 +151,10 @@ func judgeReplication(f facts, waits Replicas, all *findings.Table) {
 		"only %s of the %d replicas that min-replicas-to-write asks for keep up: the server refuses all writes, nothing can be locked or renewed", good, want)
 	all.Say(want > 0 && !few && waits == NoReplicas, "replication", driver.Note, "wait for replicas (replicas=all in the URL, Config.Replicas), have the resource check tokens (they rise through a fail-over), or use a store with consensus",
 		"replication is asynchronous: a fail-over can lose the locks that were granted last, and they are then held twice")
+	all.Say(waits == AutoReplicas && f.closed, "replication", driver.Unsafe, "let the user of the URL run ROLE and WAIT (ACL SETUSER NAME +role +wait)",
+		"the server does not let this user ask about its replicas, so a lock waits for none (replicas=auto): a fail-over can lose the locks that were granted last")
+	all.Say(waits == AutoReplicas && !f.closed && replicas > 1, "replication", driver.Note, "wait for all that could be promoted: replicas=all in the URL",
+		"a lock waits for one of %d replicas (replicas=auto): if another one is promoted, it may not know the locks that were granted last", replicas)
 	for i := range replicas {
 		r := f.info["slave"+strconv.FormatInt(i, 10)]
 		state, lag := "", int64(0)

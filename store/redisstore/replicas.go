@@ -31,7 +31,8 @@ const (
 	// down does not count, one that is cut off from the primary alone does.
 	AllReplicas Replicas = -1
 
-	// AutoReplicas is one replica, if any is connected.
+	// AutoReplicas is one replica, if any is connected. It is none where the server lets its
+	// user not run ROLE and WAIT.
 	AutoReplicas Replicas = -2
 )
 
@@ -57,19 +58,34 @@ const (
 	lookPatience = 700 * time.Millisecond
 	viewFor      = 2 * time.Second
 	leastLook    = 100 * time.Millisecond
+
+	// A replica that is down may come back and be promoted, so a view that excuses one is
+	// asked for more often, and serves for less.
+	lookEveryDown = 250 * time.Millisecond
+	viewForDown   = 750 * time.Millisecond
 )
 
 // replicas knows what Config.Replicas asks for.
 type replicas struct {
 	want      Replicas
-	who       bool     // the view is that of one primary: ask the server which one it is
-	connected sync.Map // node → how many replicas its primary had when it was last asked
+	who       bool        // the view is that of one primary: ask the server which one it is
+	connected sync.Map    // node → how many replicas its primary had when it was last asked
+	denied    atomic.Bool // AutoReplicas: the user may not ask
 
 	look  func(context.Context, map[string]view) // asks for all views anew
 	views atomic.Pointer[map[string]view]        // by node
-	kick  chan struct{}
-	stop  context.CancelFunc
-	done  chan struct{}
+
+	mu   sync.Mutex
+	down map[string]acknowledged // by address, of those that a view called down
+	kick chan struct{}
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+// acknowledged is the last offset that the primary told of a replica, and since when.
+type acknowledged struct {
+	offset int64
+	since  time.Time
 }
 
 // view is what is known of the replicas of one primary.
@@ -82,6 +98,24 @@ type view struct {
 	// until then.
 	since time.Time
 	shard []string
+}
+
+// excuses reports whether a replica need not acknowledge anything.
+func (v view) excuses() bool {
+	for _, could := range v.replicas {
+		if !could {
+			return true
+		}
+	}
+	return false
+}
+
+// serves reports whether the view still says who could be promoted.
+func (v view) serves() bool {
+	if v.excuses() {
+		return time.Since(v.asked) < viewForDown
+	}
+	return time.Since(v.asked) < viewFor
 }
 
 // youth is how long a new primary of Cluster may not know some of its replicas. They know
@@ -122,11 +156,15 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 
 func (r *replicas) run(ctx context.Context) {
 	defer close(r.done)
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
 	for {
+		every := lookEvery
+		for _, v := range *r.views.Load() {
+			if v.excuses() {
+				every = lookEveryDown
+			}
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(every):
 		case <-r.kick:
 			select {
 			case <-time.After(leastLook):
@@ -166,7 +204,7 @@ func (r *replicas) view(node string) *view {
 	if all == nil {
 		return nil
 	}
-	if v, ok := (*all)[node]; ok && time.Since(v.asked) < viewFor {
+	if v, ok := (*all)[node]; ok && v.serves() {
 		return &v
 	}
 	return nil
@@ -174,7 +212,7 @@ func (r *replicas) view(node string) *view {
 
 // ask makes the question for a call that grants something for ttl, nil if there is none.
 func (r *replicas) ask(ttl time.Duration) *wire.Acks {
-	if r.want == NoReplicas {
+	if r.want == NoReplicas || r.denied.Load() {
 		return nil
 	}
 	return &wire.Acks{Await: r.await, Within: min(ackPatience, ttl/4), Who: r.who, Err: errNotAsked}
@@ -209,6 +247,10 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 	}
 	e := &ReplicasError{Key: key, Asked: r.want}
 	if a.Err != nil {
+		if r.want == AutoReplicas && mayNot(a.Err) {
+			r.denied.Store(true)
+			return nil
+		}
 		e.Err = failure(a.Err)
 		return e
 	}
@@ -229,12 +271,12 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 		v := r.view(a.Node)
 		switch {
 		case v == nil:
-			e.Err = errors.New("no answer about the replicas that could be promoted within the last " + viewFor.String())
+			e.Err = errors.New("for too long no answer about the replicas that could be promoted")
 		case v.server != a.Server:
 			e.Err = errors.New("the server is not the primary that the Sentinels name")
 		default:
 			for addr, could := range v.replicas {
-				if could && late(addr) {
+				if late(addr) && (could || r.moves(addr, a)) {
 					e.Missing = append(e.Missing, addr)
 				}
 			}
@@ -264,6 +306,32 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 	}
 	slices.Sort(e.Missing)
 	return e
+}
+
+// moves reports whether a replica that the view calls down has come back since: the primary
+// has a connection to it, on which it has acknowledged something within viewFor.
+func (r *replicas) moves(addr string, a *wire.Acks) bool {
+	offset, connected := a.Replicas[addr]
+	if !connected {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last, known := r.down[addr]
+	if !known || last.offset != offset {
+		if r.down == nil {
+			r.down = map[string]acknowledged{}
+		}
+		last = acknowledged{offset, time.Now()}
+		r.down[addr] = last
+	}
+	return time.Since(last.since) < viewFor
+}
+
+// mayNot reports whether the server has no such command for this user.
+func mayNot(err error) bool {
+	e, ok := errors.AsType[*wire.ServerError](err)
+	return ok && (e.Code() == "NOPERM" || strings.HasPrefix(e.Text, "ERR unknown command"))
 }
 
 // lookCluster asks every primary for its replicas. They are those that could be promoted

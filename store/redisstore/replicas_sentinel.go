@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -120,6 +121,9 @@ func (s *sentinels) ask(ctx context.Context, c *redis.Client) (said sentinelSays
 // but those that the others, a majority, call down. One that does not answer us says
 // nothing: an isolated primary, with a minority of the Sentinels beside it, needs the
 // acknowledgements of all the replicas that it had.
+//
+// One that a Sentinel has only lost its connection to, or has just heard of, is left out:
+// it may be fit in a moment, so it counts if the primary sees it.
 func promotable(said []sentinelSays) (v view, ok bool) {
 	if len(said) == 0 {
 		return v, false
@@ -149,13 +153,16 @@ func promotable(said []sentinelSays) (v view, ok bool) {
 			v.replicas[address(r)] = false
 		}
 	}
+	soon := map[string]bool{}
 	for _, s := range said {
 		for _, r := range s.replicas {
 			if could, known := v.replicas[address(r)]; known {
 				v.replicas[address(r)] = could || !leaders || !unfit(r)
+				soon[address(r)] = soon[address(r)] || !down(r)
 			}
 		}
 	}
+	maps.DeleteFunc(v.replicas, func(addr string, could bool) bool { return !could && soon[addr] })
 	return v, true
 }
 
@@ -163,8 +170,12 @@ func promotable(said []sentinelSays) (v view, ok bool) {
 // These are Sentinel's own rules, but for how old the data of the replica are, which says
 // nothing about the next second.
 func unfit(replica map[string]string) bool {
-	return flagged(replica, "s_down") || flagged(replica, "o_down") || flagged(replica, "disconnected") ||
-		number(replica["last-ok-ping-reply"]) > lastPing.Milliseconds() || replica["slave-priority"] == "0"
+	return down(replica) || flagged(replica, "disconnected") || number(replica["last-ok-ping-reply"]) > lastPing.Milliseconds()
+}
+
+// down reports whether it will not do so in the next second either.
+func down(replica map[string]string) bool {
+	return flagged(replica, "s_down") || flagged(replica, "o_down") || replica["slave-priority"] == "0"
 }
 
 // lastPing is how old the last answer of a replica may be that is promoted: five periods

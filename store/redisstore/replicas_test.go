@@ -33,6 +33,7 @@ func TestPromotable(t *testing.T) {
 	up, down := replica("1", "slave"), replica("1", "s_down,slave")
 	never, silent := replica("1", "slave"), replica("1", "slave")
 	never["slave-priority"], silent["last-ok-ping-reply"] = "0", "5001"
+	lost := replica("1", "slave,disconnected")
 	older := says("c", others("a", "b"), replica("1", "slave"), replica("9", "slave"))
 	older.primary = map[string]string{"runid": "before", "config-epoch": "6", "num-other-sentinels": "2"}
 	dead := append(others("b"), sentinel("c", "s_down,sentinel"))
@@ -48,7 +49,9 @@ func TestPromotable(t *testing.T) {
 		"a minority":                {[]sentinelSays{says("a", []map[string]string{sentinel("b", "s_down"), sentinel("c", "s_down")}, down)}, map[string]bool{"h:1": true}},
 		"one address twice":         {[]sentinelSays{says("a", dead, down), says("a", dead, down)}, map[string]bool{"h:1": true}},
 		"never to be promoted":      {[]sentinelSays{says("a", dead, never), says("b", append(others("a"), dead[1]), never)}, map[string]bool{"h:1": false}},
-		"silent for long":           {[]sentinelSays{says("a", dead, silent), says("b", append(others("a"), dead[1]), silent)}, map[string]bool{"h:1": false}},
+		"silent for long":           {[]sentinelSays{says("a", dead, silent), says("b", append(others("a"), dead[1]), silent)}, nil},
+		"not connected":             {[]sentinelSays{says("a", dead, lost), says("b", append(others("a"), dead[1]), lost)}, nil},
+		"not connected to one":      {[]sentinelSays{says("a", dead, lost), says("b", append(others("a"), dead[1]), down)}, nil},
 		"known to one only":         {[]sentinelSays{says("a", others("b", "c"), up), says("b", others("a", "c"), up, replica("2", "slave")), says("c", others("a", "b"), up)}, map[string]bool{"h:1": true, "h:2": true}},
 		"an old configuration":      {[]sentinelSays{older, says("a", others("b", "c"), up), says("b", others("a", "c"), up)}, map[string]bool{"h:1": true}},
 	} {
@@ -131,15 +134,21 @@ func TestReplicasMissing(t *testing.T) {
 	}
 	at := func(m map[string]int64) wire.Acks { return wire.Acks{Offset: 10, Replicas: m} }
 	both, one, late := map[string]int64{"h:1": 10, "h:2": 12}, map[string]int64{"h:1": 10}, map[string]int64{"h:1": 10, "h:2": 9}
-	could := map[string]bool{"h:1": true, "h:2": true}
+	could, down := map[string]bool{"h:1": true, "h:2": true}, map[string]bool{"h:1": true, "h:2": false}
+	hangs := seen(0, "", down)
+	hangs.down = map[string]acknowledged{"h:2": {9, time.Now().Add(-viewFor)}}
 	for name, c := range map[string]struct{ got, want string }{
 		"all, both":          {say(seen(0, "", could), at(both)), ""},
 		"all, one late":      {say(seen(0, "", could), at(late)), "missing: h:2"},
 		"all, one cut off":   {say(seen(0, "", could), at(one)), "missing: h:2"},
-		"all, one down":      {say(seen(0, "", map[string]bool{"h:1": true, "h:2": false}), at(late)), ""},
+		"all, one down":      {say(seen(0, "", down), at(one)), ""},
+		"all, one back":      {say(seen(0, "", down), at(late)), "missing: h:2"},
+		"all, one hangs":     {say(hangs, at(late)), ""},
+		"all, one moves":     {say(hangs, at(map[string]int64{"h:1": 10, "h:2": 8})), "missing: h:2"},
+		"all, down for long": {say(seen(viewForDown, "", down), at(one)), "for too long no answer"},
 		"all, one new":       {say(seen(0, "", map[string]bool{"h:1": true}), at(late)), "missing: h:2"},
-		"all, old view":      {say(seen(viewFor, "", could), at(both)), "no answer about the replicas"},
-		"all, no view":       {say(&replicas{want: AllReplicas, kick: make(chan struct{}, 1)}, at(both)), "no answer about the replicas"},
+		"all, old view":      {say(seen(viewFor, "", could), at(both)), "for too long no answer"},
+		"all, no view":       {say(&replicas{want: AllReplicas, kick: make(chan struct{}, 1)}, at(both)), "for too long no answer"},
 		"all, other primary": {say(seen(0, "another", could), at(both)), "not the primary"},
 		"all, no answer":     {say(seen(0, "", could), wire.Acks{Err: context.DeadlineExceeded}), "deadline exceeded"},
 		"1":                  {say(&replicas{want: 1}, at(late)), ""},
@@ -223,4 +232,33 @@ func TestReplicasAcknowledge(t *testing.T) {
 	}
 	link.Heal()
 	grantOf(request("again", driver.Whole))
+}
+
+// A user who may not ask about replicas has locks that wait for none, and doctor says so.
+func TestAutoReplicasOfAUserWithFewRights(t *testing.T) {
+	t.Parallel()
+	primary := testserver.Redis(t)
+	testserver.RedisReplica(t, primary)
+	for _, rights := range []string{"-role", "-wait"} {
+		if _, err := primary.Do("ACL", "SETUSER", "few", "on", ">secret", "~*", "&*", "+@all", rights); err != nil {
+			t.Fatal(err)
+		}
+		s, err := Open(t.Context(), Server{Addrs: []string{primary.Addr}, Username: "few", Password: "secret"}, Config{Replicas: AutoReplicas})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		for range 2 {
+			r := driver.Request{Claim: claimOf("job", driver.NewID()), TTL: time.Minute}
+			if _, err := s.Acquire(t.Context(), r); err != nil {
+				t.Fatalf("%s: %v", rights, err)
+			}
+			if err := s.Release(t.Context(), r.Claim); err != nil {
+				t.Errorf("%s: %v", rights, err)
+			}
+		}
+		if f := examine(t, s)["replication"]; f.Severity != driver.Unsafe || !strings.Contains(f.Mend, "+role +wait") {
+			t.Errorf("%s: doctor says %+v", rights, f)
+		}
+	}
 }

@@ -304,11 +304,15 @@ func failover(ctx context.Context, r *lab.Run) error {
 	})
 	resource := startRedis(r) // keeps what the lock protects
 	url := fmt.Sprintf("redis+sentinel://%s/%s", set.Sentinel.Addr, set.Name)
-	locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	locks, _, err := lockerAt(ctx, r, url+"?replicas=0", baton.Config{TTL: ttl})
 	if err != nil {
 		return err
 	}
-	others, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
+	others, _, err := lockerAt(ctx, r, url+"?replicas=0", baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	safe, _, err := lockerAt(ctx, r, url+"?replicas=all", baton.Config{TTL: ttl})
 	if err != nil {
 		return err
 	}
@@ -333,9 +337,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 	}
 	laneA.Begin(lab.Holds, lab.Text{})
 	laneA.Mark(lab.Granted, text("by the primary", "主节点授予"))
-	if err := wait(ctx, 500*time.Millisecond); err != nil {
-		return err
-	}
+	refusedSafe := refuses(ctx, safe, "safe")
 	set.Primary.Kill()
 	died := r.Since()
 	primary.Mark(lab.Crashed, text("before the replica heard of A", "副本还不知道 A"))
@@ -354,6 +356,10 @@ func failover(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 	after := r.Since() - died
+	safeB, err := lockWhenPossible(ctx, safe, "safe")
+	if err != nil {
+		return err
+	}
 	laneB.Begin(lab.Holds, lab.Text{})
 	laneB.Mark(lab.Harm, text("granted, while A holds", "A 还持有时又获得"))
 	laneA.Begin(lab.Wrong, lab.Text{})
@@ -395,16 +401,20 @@ func failover(ctx context.Context, r *lab.Run) error {
 	}
 	t := r.Table(text("way", "方式"), text("A asks the old primary", "A 向旧主节点加锁"), text("B asks the new one", "B 向新主节点加锁"))
 	t.Add("SET NX PX", granted(naiveA), granted(naiveB))
-	t.Add("Baton", lab.Textf("granted, token %d", "获得，令牌 %d", a.Token()), lab.Textf("granted, token %d", "获得，令牌 %d", b.Token()))
+	t.Add("Baton, replicas=0", lab.Textf("granted, token %d", "获得，令牌 %d", a.Token()), lab.Textf("granted, token %d", "获得，令牌 %d", b.Token()))
+	t.Add("Baton, replicas=all", text("refused: the replica does not have it", "拒绝：副本上没有"), lab.Textf("granted, token %d", "获得，令牌 %d", safeB.Token()))
 	t = r.Table(text("the stock", "库存"), text("late write of A", "A 迟到的写入"), text("value afterwards", "之后的值"))
 	t.Add(text("without a token", "不查令牌"), text("accepted", "接受"), bareHas)
 	t.Add(text("with the guard", "带守卫"), text("refused", "拒绝"), guardedHas)
+	if !refusedSafe {
+		return unexpected("with replicas=all A was granted the lock that no replica has")
+	}
 	if !naiveA || !naiveB || !believes || b.Token() <= a.Token() || bareHas != "from A" || guardedHas != "from B" || !errors.Is(refused, guard.ErrStale) || !errors.Is(lost, baton.ErrLost) {
 		return unexpected("SET: %v, %v; Baton: A %d (believes: %v), B %d; the stock: %q, %q; the guard: %v; A's renewal: %v",
 			naiveA, naiveB, a.Token(), believes, b.Token(), bareHas, guardedHas, refused, lost)
 	}
-	r.Say("B got the lock of A %d ms after the primary died, although the TTL of A was 60 s. The token of B is the higher one: the guard refused the late write of A, and the stock without a guard lost the write of B.",
-		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：守卫拒绝了 A 迟到的写入；没有守卫的库存丢掉了 B 的写入。", after.Milliseconds())
+	r.Say("B got the lock of A %d ms after the primary died, although the TTL of A was 60 s. The token of B is the higher one: the guard refused the late write of A, and the stock without a guard lost the write of B. With replicas=all A did not get the lock, because the replica did not have it.",
+		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：守卫拒绝了 A 迟到的写入；没有守卫的库存丢掉了 B 的写入。用 replicas=all 时 A 没有拿到锁，因为副本上没有它。", after.Milliseconds())
 	return nil
 }
 

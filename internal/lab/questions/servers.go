@@ -92,6 +92,14 @@ func lockerAt(ctx context.Context, r *lab.Run, url string, cfg baton.Config) (lo
 	return locks, crash, err
 }
 
+// refuses reports whether a lock is not granted for as long as half a second.
+func refuses(ctx context.Context, locks *baton.Locker, key string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	_, err := locks.Lock(ctx, key)
+	return err != nil
+}
+
 // unexpected is the error of an experiment that did not see what its answer says.
 func unexpected(format string, args ...any) error {
 	return fmt.Errorf("this was not expected: "+format, args...)

@@ -26,7 +26,7 @@ var split = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Two primaries grant the same lock, one to each side; what the old one acknowledged since the cut is gone when it follows the new one.", "两个主节点各自把同一把锁授予一边；隔离之后旧主节点确认过的写入，等它跟随新主节点就全部丢失。"),
 			text("WAIT 1 says that no replica has the lock, and the lock stays there all the same. With min-replicas-to-write 1 and min-replicas-max-lag the old primary refuses all writes, but only after that lag: until then it grants.", "WAIT 1 会告诉你没有副本收到这把锁，但锁仍然留在旧主节点上。min-replicas-to-write 1 配合 min-replicas-max-lag，旧主节点会拒绝所有写入，但要等超过这个延迟；在那之前它照样授予。"),
-			text("Fencing refuses the late write of the older grant. It is no help against what the old primary grants after the new one: that token is the higher one, and only min-replicas-to-write prevents it.", "栅栏令牌会拒绝先授予者迟到的写入。但旧主节点在新主节点之后再授予的锁，令牌反而更大，栅栏挡不住，只有 min-replicas-to-write 能防止。"),
+			text("Fencing refuses the late write of the older grant. It is no help against what the old primary grants after the new one: that token is the higher one, and only min-replicas-to-write, or waiting for replicas (replicas=1), prevents it.", "栅栏令牌会拒绝先授予者迟到的写入。但旧主节点在新主节点之后再授予的锁，令牌反而更大，栅栏挡不住，只有 min-replicas-to-write，或者等待副本确认（replicas=1），才能防止。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Tests: []string{
@@ -200,6 +200,14 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		p.laneB.Begin(lab.Waits, lab.Text{})
 	}
 
+	strict, _, err := lockerAt(ctx, r, "redis://"+async.old.Addr+"?replicas=1", baton.Config{TTL: ttl})
+	if err != nil {
+		return err
+	}
+	if !refuses(ctx, strict, "strict") {
+		return unexpected("replicas=1: the old primary grants what no replica has")
+	}
+
 	// Clients beside the old primary go on taking locks.
 	writing, stop := context.WithCancel(ctx)
 	var clients sync.WaitGroup
@@ -343,6 +351,8 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 	both := max(0, safer.told-safer.granted)
 	t.Add(async.name, lab.Textf("%d ms, until A unlocks", "%d ms，直到 A 解锁", overlap.Milliseconds()), accepted(async.refusedA), text("granted, and its token is above that of B", "获得，令牌比 B 的大"))
 	t.Add(safer.name, lab.Textf("%d ms, until A is told", "%d ms，直到 A 得知丢锁", both.Milliseconds()), accepted(safer.refusedA), granted(safer.refusedC == nil))
+
+	t.Add("replicas=1", text("never: A gets no lock", "从不：A 拿不到锁"), text("none", "没有"), text("refused", "拒绝"))
 
 	n, k := len(async.locks.acknowledged), len(safer.locks.acknowledged)
 	switch {

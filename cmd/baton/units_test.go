@@ -12,7 +12,7 @@ import (
 // The units of deploy/systemd start baton with flags that there are.
 func TestUnits(t *testing.T) {
 	t.Parallel()
-	for name, flag := range map[string]string{"agent": "systemd", "serve": "tokens"} {
+	for name, flag := range map[string]string{"agent": "systemd", "serve": "roles"} {
 		unit, variable := "../../deploy/systemd/baton-"+name+".service", "BATON_"+strings.ToUpper(name)+"_FLAGS"
 		text, err := os.ReadFile(unit)
 		if err != nil {

@@ -214,6 +214,11 @@ func stateMeans(v recordView) string {
 	return v.State
 }
 
+// when is a time of the store, and how long ago it was; the store's clock may be ahead.
+func when(t time.Time) string {
+	return fmt.Sprintf("%s, %s ago", t.Format(time.RFC3339), short(max(0, time.Since(t))))
+}
+
 func (a *app) printRecord(rec driver.Record, v recordView, runner *driver.KeyInfo) error {
 	rows := [][]string{{"KEY", safe(rec.Key)}, {"STATE", stateMeans(v)}}
 	add := func(name, value string) { rows = append(rows, []string{name, value}) }
@@ -228,10 +233,10 @@ func (a *app) printRecord(rec driver.Record, v recordView, runner *driver.KeyInf
 		add("LAST", by)
 		add("TOKEN", v.Token)
 		if v.Began != nil {
-			add("BEGAN", v.Began.Format(time.RFC3339))
+			add("BEGAN", when(*v.Began))
 		}
 		if v.Finished != nil {
-			add("FINISHED", v.Finished.Format(time.RFC3339))
+			add("FINISHED", when(*v.Finished))
 		}
 		if v.Exit != nil {
 			add("EXIT", strconv.Itoa(*v.Exit))

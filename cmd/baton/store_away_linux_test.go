@@ -50,7 +50,7 @@ func TestWaitCoversTheStore(t *testing.T) {
 	redis := testserver.Redis(t)
 	for _, args := range []string{
 		"run -w 1m k -- true", "run k -- true", "once --no-replay -w 1m k -- true", "elect -w 1m k -- true",
-		"lock -w 1m handed", "limit --rate 5/1m --wait=1m k", "limit --rate 5/1m --wait k",
+		"lock -w 1m handed", "limit --rate 5/1m -w 1m k", "limit --rate 5/1m -w forever k",
 	} {
 		t.Run(args, func(t *testing.T) {
 			t.Parallel()

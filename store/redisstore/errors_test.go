@@ -46,7 +46,7 @@ func TestRefusalsHaveNoEffect(t *testing.T) {
 	refused("demoted to a replica")
 	l.do("REPLICAOF", "NO", "ONE")
 
-	l.do("CONFIG", "SET", "busy-reply-threshold", "1")
+	l.do("CONFIG", "SET", "lua-time-limit", "1") // the name that Redis 6.2 knows, too
 	var stuck sync.WaitGroup
 	stuck.Go(func() { l.server.Do("EVAL", "while true do end", "0") })
 	eventually(t, "a busy server", 10*time.Second, func() bool {
@@ -71,9 +71,14 @@ func TestErrorCodes(t *testing.T) {
 		"TRYAGAIN Multiple keys request during rehashing":   driver.ErrUnavailable,
 		"MISCONF Redis is configured to save RDB snapshots": driver.ErrUnavailable,
 		"NOAUTH Authentication required.":                   driver.ErrDenied,
-		"NOPERM this user has no permissions":               driver.ErrDenied,
-		"ERR something in the middle of a script":           driver.ErrUnknown,
-		"WRONGTYPE Operation against a key":                 driver.ErrUnknown,
+		// As Redis 6.2 says it: call, pcall, and a command that the user may not run.
+		"ERR Error running script (call to f_1): @user_script:7: @user_script: 7: -READONLY You can't write":               driver.ErrUnavailable,
+		"@user_script: 62: -NOREPLICAS Not enough good replicas to write.":                                                 driver.ErrUnavailable,
+		"ERR Error running script (call to f_1): @user_script:7: @user_script: 7: The user executing the script can't run": driver.ErrDenied,
+		"ERR Error running script (call to f_1): @user_script:7: WRONGTYPE Operation against a key":                        driver.ErrUnknown,
+		"NOPERM this user has no permissions":     driver.ErrDenied,
+		"ERR something in the middle of a script": driver.ErrUnknown,
+		"WRONGTYPE Operation against a key":       driver.ErrUnknown,
 	} {
 		err := failure(&wire.ServerError{Text: answer})
 		if !errors.Is(err, want) {

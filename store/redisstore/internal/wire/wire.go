@@ -152,9 +152,19 @@ type ServerError struct{ Text string }
 
 func (e *ServerError) Error() string { return e.Text }
 
-// Code is the error's first word: "READONLY".
+// Code is the error's first word: "READONLY". Redis 6.2 puts before it where in a script it
+// arose, and has no such word for a command that the user may not run.
 func (e *ServerError) Code() string {
-	code, _, _ := strings.Cut(e.Text, " ")
+	text := e.Text
+	if _, inside, ok := strings.Cut(text, "@user_script: "); ok {
+		if _, said, ok := strings.Cut(inside, ": "); ok {
+			text = strings.TrimPrefix(said, "-")
+		}
+	}
+	if strings.HasPrefix(text, "The user executing the script can't ") {
+		return "NOPERM"
+	}
+	code, _, _ := strings.Cut(text, " ")
 	return code
 }
 

@@ -21,7 +21,7 @@ import (
 // second ROLE tells what each replica has acknowledged when WAIT has ended. The count that
 // WAIT answers does not tell which replicas these are.
 func (c *client) acknowledged(ctx context.Context, calls []wire.Call) []wire.Result {
-	var at redis.UniversalClient = c.UniversalClient
+	at, _ := c.UniversalClient.(*redis.Client)
 	node := ""
 	if c.cluster != nil {
 		m, err := c.cluster.MasterForKey(ctx, calls[0].Keys[0])
@@ -81,9 +81,11 @@ func (c *client) redirected(ctx context.Context, out []wire.Result) (to *redis.C
 
 // askBehind sends calls and the questions behind them to one server. asking says that it
 // is taking over their slot.
-func (c *client) askBehind(ctx context.Context, at redis.UniversalClient, node string, asking bool, calls []wire.Call) []wire.Result {
+func (c *client) askBehind(ctx context.Context, at *redis.Client, node string, asking bool, calls []wire.Call) []wire.Result {
+	conn := at.Conn()
+	defer conn.Close()
 	var cmds []*redis.Cmd
-	p := at.Pipeline()
+	p := conn.Pipeline()
 	send := func(cmd once) (number int) {
 		_ = p.Process(ctx, cmd) // it is only noted
 		cmds = append(cmds, cmd.Cmd)
@@ -99,8 +101,10 @@ func (c *client) askBehind(ctx context.Context, at redis.UniversalClient, node s
 		numbers[i] = send(sentOnce(ctx, call))
 	}
 	ask := calls[0].Acks
+	end := time.Now().Add(c.within(ctx, ask.Within))
+	left := func() int64 { return max(time.Until(end).Milliseconds(), 1) } // 0 is for ever
 	before := plain("role")
-	wait := plain("wait", ask.Await(node), max(c.within(ctx, ask.Within).Milliseconds(), 1)) // 0 is for ever
+	wait := plain("wait", ask.Await(node), left())
 	after := plain("role")
 	who := wait
 	if ask.Who {
@@ -109,12 +113,20 @@ func (c *client) askBehind(ctx context.Context, at redis.UniversalClient, node s
 	results := flush(ctx, p, cmds, c.result)
 
 	said := wire.Acks{Node: node, Err: cmp.Or(results[wait].Err, results[who].Err)}
+	if ask.Who {
+		said.Server = lines(text(results[who].Value))["run_id"]
+	}
 	var err1, err2 error
 	said.Offset, _, err1 = role(results[before])
 	_, said.Replicas, err2 = role(results[after])
 	said.Err = cmp.Or(said.Err, err1, err2)
-	if ask.Who {
-		said.Server = lines(text(results[who].Value))["run_id"]
+	for said.Err == nil && ask.Lacks(&said) && time.Now().Before(end) {
+		p, cmds = conn.Pipeline(), nil
+		plain("wait", said.Acknowledged()+1, left())
+		plain("role")
+		again := flush(ctx, p, cmds, c.result)
+		_, said.Replicas, err2 = role(again[1])
+		said.Err = cmp.Or(again[0].Err, err2)
 	}
 	out := make([]wire.Result, len(calls))
 	for i, call := range calls {

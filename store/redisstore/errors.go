@@ -60,7 +60,7 @@ func (e *PermissionError) Unwrap() error { return driver.ErrDenied }
 
 func (e *PermissionError) Error() string {
 	return fmt.Sprintf("redis does not let this user do that (%s): give it the keys ~PREFIX*, the channels &PREFIXbaton:* "+
-		"and the commands that scripts need (ACL SETUSER NAME ~PREFIX* &PREFIXbaton:* +@all -@admin), with the prefix of the URL, if any", e.Text)
+		"and the commands that scripts need (ACL SETUSER NAME ~PREFIX* &PREFIXbaton:* +@all -@admin +role), with the prefix of the URL, if any", e.Text)
 }
 
 // failure maps an error of the client to one of package driver.
@@ -149,10 +149,11 @@ type ReplicasError struct {
 	Err          error    // why that is not known, if so
 }
 
-// Unwrap returns driver.ErrUnknown and Err.
+// Unwrap returns driver.ErrUnknown, and the context's error if one has ended. Nothing else
+// that Err says is true of the lock: driver.ErrUnavailable would say that it was not granted.
 func (e *ReplicasError) Unwrap() []error {
-	if e.Err != nil {
-		return []error{driver.ErrUnknown, e.Err}
+	if c := contextError(e.Err); c != nil {
+		return []error{driver.ErrUnknown, c}
 	}
 	return []error{driver.ErrUnknown}
 }

@@ -80,6 +80,22 @@ func TestNoChannels(t *testing.T) {
 	}
 }
 
+// What a store needs that waits for replicas is missing when it is opened, or not at all.
+func TestRightsForReplicas(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	for rights, want := range map[string]string{"-@admin": "'role'", "-@admin +role": "", "-wait": "'wait'"} {
+		server := testserver.Redis(t, append([]string{"--user", "default", "on", "nopass", "~*", "&*", "+@all"}, strings.Fields(rights)...)...)
+		s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}}, Config{Replicas: 1})
+		if err == nil {
+			s.Close()
+		}
+		if _, denied := errors.AsType[*PermissionError](err); denied != (want != "") || denied && !strings.Contains(err.Error(), want) || err != nil && !denied {
+			t.Errorf("%s: %v, want one that names %q", rights, err, want)
+		}
+	}
+}
+
 // A user that may reach the channels is told of a grant, and does not look more often.
 func TestChannels(t *testing.T) {
 	open := rights(t, "~*", "resetchannels", "&app:baton:*", "+@all")

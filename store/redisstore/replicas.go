@@ -93,6 +93,7 @@ type view struct {
 	asked    time.Time
 	server   string          // run_id of the primary, "" in Cluster
 	replicas map[string]bool // by address: whether it could be promoted
+	never    map[string]bool // those that a Sentinel never promotes
 
 	// In Cluster: when the node was first seen as a primary, and what was of its shard
 	// until then.
@@ -137,21 +138,41 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	}
 	r := &s.replicas
 	r.want, r.kick, r.done = want, make(chan struct{}, 1), make(chan struct{})
+	needs := [][]string{{"ROLE"}, {"WAIT", "0", "1"}}
 	switch {
 	case want != AllReplicas:
-		return nil
+		if want == AutoReplicas {
+			return nil
+		}
+		return s.mayRun(ctx, needs)
 	case c.cluster != nil:
-		r.look = c.lookCluster
+		r.look, needs = c.lookCluster, append(needs, []string{"CLUSTER", "NODES"})
 	case at != nil && at.Master != "":
-		r.who, r.look = true, newSentinels(*at).look
+		r.who, r.look, needs = true, newSentinels(*at).look, append(needs, []string{"INFO", "server"})
 	default:
 		r.want = NoReplicas
 		return fmt.Errorf("redis: only Sentinel (redis+sentinel://) and Cluster tell which replicas are all: say how many, as in replicas=1: %w", errors.ErrUnsupported)
+	}
+	if err := s.mayRun(ctx, needs); err != nil {
+		return err
 	}
 	r.refresh(ctx)
 	ctx, r.stop = context.WithCancel(context.Background())
 	go r.run(ctx)
 	return nil
+}
+
+// mayRun returns a *PermissionError if the primary denies a command. With the first lock
+// that would be one of many reasons why it does not count.
+func (s *Store) mayRun(ctx context.Context, commands [][]string) error {
+	return s.client.Primaries(ctx, func(n wire.Node) error {
+		for _, a := range n.DoAll(ctx, commands) {
+			if a.Err != nil && refusalOf(a.Err) == noAccess {
+				return failure(a.Err)
+			}
+		}
+		return nil
+	})
 }
 
 func (r *replicas) run(ctx context.Context) {
@@ -215,7 +236,7 @@ func (r *replicas) ask(ttl time.Duration) *wire.Acks {
 	if r.want == NoReplicas || r.denied.Load() {
 		return nil
 	}
-	return &wire.Acks{Await: r.await, Within: min(ackPatience, ttl/4), Who: r.who, Err: errNotAsked}
+	return &wire.Acks{Await: r.await, Lacks: r.lacks, Within: min(ackPatience, ttl/4), Who: r.who, Err: errNotAsked}
 }
 
 var errNotAsked = errors.New("the client has not asked")
@@ -240,6 +261,31 @@ func (r *replicas) await(node string) (n int) {
 	return int(r.want)
 }
 
+// needs reports whether a replica must acknowledge what is granted. In Cluster what the
+// primary does not know as a node is not promoted; Sentinels hear of a new replica within
+// ten seconds.
+func (r *replicas) needs(v *view, addr string, a *wire.Acks) bool {
+	could, known := v.replicas[addr]
+	if !known {
+		return r.who && !v.never[addr]
+	}
+	return could || r.moves(addr, a)
+}
+
+// lacks reports whether a replica is late that is needed and connected.
+func (r *replicas) lacks(a *wire.Acks) bool {
+	v := r.view(a.Node)
+	if r.want != AllReplicas || v == nil {
+		return false
+	}
+	for addr := range a.Replicas {
+		if a.Late(addr) && r.needs(v, addr, a) {
+			return true
+		}
+	}
+	return false
+}
+
 // missing returns why what was granted or renewed does not count, nil if it does.
 func (r *replicas) missing(a *wire.Acks, key string) error {
 	if a == nil {
@@ -254,15 +300,10 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 		e.Err = failure(a.Err)
 		return e
 	}
+	e.Acknowledged = a.Acknowledged()
 	r.connected.Store(a.Node, len(a.Replicas))
-	late := func(addr string) bool {
-		offset, connected := a.Replicas[addr]
-		return !connected || offset < a.Offset
-	}
 	for addr := range a.Replicas {
-		if !late(addr) {
-			e.Acknowledged++
-		} else if r.want != AllReplicas {
+		if r.want != AllReplicas && a.Late(addr) {
 			e.Missing = append(e.Missing, addr)
 		}
 	}
@@ -275,15 +316,13 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 		case v.server != a.Server:
 			e.Err = errors.New("the server is not the primary that the Sentinels name")
 		default:
-			for addr, could := range v.replicas {
-				if late(addr) && (could || r.moves(addr, a)) {
+			for addr := range v.replicas {
+				if a.Late(addr) && r.needs(v, addr, a) {
 					e.Missing = append(e.Missing, addr)
 				}
 			}
-			// Sentinels hear of a new replica within ten seconds. In Cluster what the
-			// primary does not know as a node is not promoted.
 			for addr := range a.Replicas {
-				if _, known := v.replicas[addr]; r.who && !known && late(addr) {
+				if _, known := v.replicas[addr]; !known && a.Late(addr) && r.needs(v, addr, a) {
 					e.Missing = append(e.Missing, addr)
 				}
 			}
@@ -422,8 +461,8 @@ func replicasOf(nodes string, shard []string) (all map[string]bool, primary bool
 	all = map[string]bool{}
 	for _, n := range others {
 		follows := slices.Contains(n.flags, "slave") && (n.master == self || !holds[n.master])
-		if follows || slices.Contains(shard, n.addr) {
-			all[n.addr] = !slices.Contains(n.flags, "fail") && !slices.Contains(n.flags, "nofailover")
+		if (follows || slices.Contains(shard, n.addr)) && !slices.Contains(n.flags, "nofailover") {
+			all[n.addr] = !slices.Contains(n.flags, "fail")
 		}
 	}
 	return all, primary

@@ -144,7 +144,7 @@ func promotable(said []sentinelSays) (v view, ok bool) {
 			}
 		}
 	}
-	v = view{server: said[0].primary["runid"], replicas: map[string]bool{}}
+	v = view{server: said[0].primary["runid"], replicas: map[string]bool{}, never: map[string]bool{}}
 	for _, s := range said {
 		if s.primary["config-epoch"] != said[0].primary["config-epoch"] {
 			continue
@@ -153,16 +153,22 @@ func promotable(said []sentinelSays) (v view, ok bool) {
 			v.replicas[address(r)] = false
 		}
 	}
-	soon := map[string]bool{}
+	soon, ever := map[string]bool{}, map[string]bool{}
 	for _, s := range said {
 		for _, r := range s.replicas {
 			if could, known := v.replicas[address(r)]; known {
 				v.replicas[address(r)] = could || !leaders || !unfit(r)
 				soon[address(r)] = soon[address(r)] || !down(r)
+				ever[address(r)] = ever[address(r)] || r["slave-priority"] != "0"
 			}
 		}
 	}
-	maps.DeleteFunc(v.replicas, func(addr string, could bool) bool { return !could && soon[addr] })
+	maps.DeleteFunc(v.replicas, func(addr string, could bool) bool {
+		if v.never[addr] = !ever[addr] && leaders; v.never[addr] {
+			return true
+		}
+		return !could && soon[addr]
+	})
 	return v, true
 }
 
@@ -175,7 +181,7 @@ func unfit(replica map[string]string) bool {
 
 // down reports whether it will not do so in the next second either.
 func down(replica map[string]string) bool {
-	return flagged(replica, "s_down") || flagged(replica, "o_down") || replica["slave-priority"] == "0"
+	return flagged(replica, "s_down") || flagged(replica, "o_down")
 }
 
 // lastPing is how old the last answer of a replica may be that is promoted: five periods

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -48,7 +49,7 @@ func TestPromotable(t *testing.T) {
 		"one is dead":               {[]sentinelSays{says("a", dead, down), says("b", append(others("a"), dead[1]), down)}, map[string]bool{"h:1": false}},
 		"a minority":                {[]sentinelSays{says("a", []map[string]string{sentinel("b", "s_down"), sentinel("c", "s_down")}, down)}, map[string]bool{"h:1": true}},
 		"one address twice":         {[]sentinelSays{says("a", dead, down), says("a", dead, down)}, map[string]bool{"h:1": true}},
-		"never to be promoted":      {[]sentinelSays{says("a", dead, never), says("b", append(others("a"), dead[1]), never)}, map[string]bool{"h:1": false}},
+		"never to be promoted":      {[]sentinelSays{says("a", dead, never), says("b", append(others("a"), dead[1]), never)}, nil},
 		"silent for long":           {[]sentinelSays{says("a", dead, silent), says("b", append(others("a"), dead[1]), silent)}, nil},
 		"not connected":             {[]sentinelSays{says("a", dead, lost), says("b", append(others("a"), dead[1]), lost)}, nil},
 		"not connected to one":      {[]sentinelSays{says("a", dead, lost), says("b", append(others("a"), dead[1]), down)}, nil},
@@ -79,7 +80,7 @@ i 127.0.0.1:9@19 master,fail - 0 0 1 connected
 j 127.0.0.1:10@20 slave i 0 0 1 connected
 k 127.0.0.1:11@21 master - 0 0 1 connected
 `
-	want := map[string]bool{"127.0.0.1:2": true, "127.0.0.1:3": false, "127.0.0.1:4": true, "127.0.0.1:5": false, "[::1]:8": true, "127.0.0.1:10": true}
+	want := map[string]bool{"127.0.0.1:2": true, "127.0.0.1:3": false, "127.0.0.1:4": true, "[::1]:8": true, "127.0.0.1:10": true}
 	if got, primary := replicasOf(nodes, nil); !primary || !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
@@ -114,6 +115,42 @@ func TestShardOfANewPrimary(t *testing.T) {
 	}
 }
 
+// A replica that is never promoted acknowledges sooner than the one that could be.
+func TestReplicasAcknowledgeInAnyOrder(t *testing.T) {
+	testserver.NeedRedis(t)
+	t.Parallel()
+	primary, near, far := testserver.Redis(t), testserver.Redis(t), testserver.Redis(t)
+	link := faultproxy.New(t, primary.Addr)
+	follow := func(replica *testserver.RedisServer, at string) {
+		host, port, _ := net.SplitHostPort(at)
+		if _, err := replica.Do("REPLICAOF", host, port); err != nil {
+			t.Fatal(err)
+		}
+	}
+	follow(near, primary.Addr)
+	follow(far, link.Addr)
+	s, err := Open(t.Context(), Server{Addrs: []string{primary.Addr}}, Config{Replicas: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	acquire := func() error {
+		r := driver.Request{Claim: claimOf("k", driver.NewID()), TTL: 10 * time.Second}
+		_, err := s.Acquire(t.Context(), r)
+		return errors.Join(err, s.Release(t.Context(), r.Claim))
+	}
+	eventually(t, "both in sync", 10*time.Second, func() bool { return acquire() == nil })
+	r := &s.replicas
+	r.want = AllReplicas // as if a Sentinel had told it
+	r.views.Store(&map[string]view{"": {asked: time.Now().Add(time.Hour), replicas: map[string]bool{far.Addr: true}, never: map[string]bool{near.Addr: true}}})
+	link.Delay(faultproxy.ToServer, 20*time.Millisecond)
+	for range 5 {
+		if err := acquire(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // What a caller is told when too few replicas have a lock.
 func TestReplicasMissing(t *testing.T) {
 	t.Parallel()
@@ -122,8 +159,9 @@ func TestReplicasMissing(t *testing.T) {
 		if err == nil {
 			return ""
 		}
-		if e, ok := errors.AsType[*ReplicasError](err); !ok || e.Key != "k" || !errors.Is(err, driver.ErrUnknown) {
-			t.Errorf("%v: no *ReplicasError that is ErrUnknown", err)
+		if e, ok := errors.AsType[*ReplicasError](err); !ok || e.Key != "k" || !errors.Is(err, driver.ErrUnknown) ||
+			errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrDenied) {
+			t.Errorf("%v: no *ReplicasError that is ErrUnknown, and nothing else", err)
 		}
 		return err.Error()
 	}
@@ -151,6 +189,8 @@ func TestReplicasMissing(t *testing.T) {
 		"all, no view":       {say(&replicas{want: AllReplicas, kick: make(chan struct{}, 1)}, at(both)), "for too long no answer"},
 		"all, other primary": {say(seen(0, "another", could), at(both)), "not the primary"},
 		"all, no answer":     {say(seen(0, "", could), wire.Acks{Err: context.DeadlineExceeded}), "deadline exceeded"},
+		"all, demoted":       {say(seen(0, "", could), wire.Acks{Err: &wire.ServerError{Text: "READONLY the server is a replica by now"}}), "READONLY"},
+		"all, denied":        {say(seen(0, "", could), wire.Acks{Err: &wire.ServerError{Text: "NOPERM no permissions to run the 'role' command"}}), "NOPERM"},
 		"1":                  {say(&replicas{want: 1}, at(late)), ""},
 		"2":                  {say(&replicas{want: 2}, at(late)), "1 replicas have acknowledged it in time, asked for: 2; missing: h:2"},
 		"3":                  {say(&replicas{want: 3}, at(both)), "start more replicas"},

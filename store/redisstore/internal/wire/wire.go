@@ -60,6 +60,7 @@ type Call struct {
 // connection of the call.
 type Acks struct {
 	Await  func(node string) int // how many replicas the primary is to wait for; node is its address in Cluster, else ""
+	Lacks  func(*Acks) bool      // whether to wait for one more: those that have acknowledged may be others than needed
 	Within time.Duration         // for how long at most
 	Who    bool                  // ask for Server, too
 
@@ -73,6 +74,22 @@ type Acks struct {
 // Answered sets what was said.
 func (a *Acks) Answered(said Acks) {
 	a.Node, a.Server, a.Offset, a.Replicas, a.Err = said.Node, said.Server, said.Offset, said.Replicas, said.Err
+}
+
+// Late reports whether a replica has not acknowledged the call.
+func (a *Acks) Late(addr string) bool {
+	offset, connected := a.Replicas[addr]
+	return !connected || offset < a.Offset
+}
+
+// Acknowledged is how many replicas have acknowledged the call.
+func (a *Acks) Acknowledged() (n int) {
+	for addr := range a.Replicas {
+		if !a.Late(addr) {
+			n++
+		}
+	}
+	return n
 }
 
 func (c Call) locks() []string {

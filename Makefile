@@ -1,6 +1,6 @@
 # The recipes of this repository. Each is one command a person could type.
 
-# Flags of the benchmark: make bench BENCH="-h"
+# Flags of the benchmark of rivals: make bench BENCH="-h"
 BENCH ?=
 
 # Further flags of go test: make test TEST=-count=1
@@ -49,11 +49,11 @@ build: ## Build bin/baton, a static binary, as a release has it but for symbols
 	GOWORK=off CGO_ENABLED=0 go build -trimpath -tags grpcnotrace -o bin/baton ./cmd/baton
 
 .PHONY: test
-test: servers ## Install what is missing, and test Baton's module on every server
+test: servers ## Install what is missing, and test Baton and the laboratory on every server
 	@rm -rf .test; mkdir .test; status=0; \
-	$(call sum,rest,$(filter-out $(shell go list $(CORE)),$(shell go list ./store/... ./cmd/... ./...)),) || status=1; \
+	$(call sum,rest,$(filter-out %/lab/rivals %/lab/scale $(shell go list $(CORE)),$(shell go list ./store/... ./cmd/... ./... ./lab/...)),) || status=1; \
 	$(call sum,core,$(CORE),-race) || status=1; \
-	$(on_mysql) $(call sum,mysql,./store/mysqlstore ./internal/verify,-run '$(MYSQL_TESTS)') || status=1; \
+	$(on_mysql) $(call sum,mysql,./store/mysqlstore ./lab/verify,-run '$(MYSQL_TESTS)') || status=1; \
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
 .PHONY: test-long
@@ -62,7 +62,7 @@ test-long: ## Test all modules with all faults, browsers, languages and neighbou
 	$(call sum,long-rest,$(filter-out $(shell go list $(CORE) ./store/...),$(shell go list ./cmd/... ./interop/... work)),-p 2 -timeout 60m) || status=1; \
 	$(call sum,long-core,$(CORE) ./store/...,-race -p 2 -timeout 60m) || status=1; \
 	$(on_mysql) $(call sum,long-mysql,./store/mysqlstore,) || status=1; \
-	$(on_mysql) $(call sum,long-mysql-faults,./internal/faulttest ./internal/verify,-run '^Test(LockedOut|ServerCrash|TenThousandWaiters)$$/^mysql$$|^TestMatrix$$/^all$$/^mariadb$$') || status=1; \
+	$(on_mysql) $(call sum,long-mysql-faults,./internal/faulttest ./lab/verify,-run '^Test(LockedOut|ServerCrash|TenThousandWaiters)$$/^mysql$$|^TestMatrix$$/^all$$/^mariadb$$') || status=1; \
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
 .PHONY: test-versions
@@ -88,24 +88,24 @@ fmt: ## Format all Go files
 
 .PHONY: bench
 bench: ## Measure Baton beside its rivals; flags by BENCH="…"
-	go run -C bench . $(BENCH)
+	go run ./lab/rivals $(BENCH)
 
 .PHONY: comparison
 comparison: servers ## Measure all stores side by side and write docs/comparison.json and its pages
-	go run -C bench ./comparison
+	go run ./lab/comparison
 
 .PHONY: scale
 scale: servers ## Measure how cost grows with leases, processes and waiters, and write docs/scale.json and docs/scale.md
-	go run -C bench ./scale $(SCALE)
+	go run ./lab/cmd/baton-lab scale $(SCALE)
 
 .PHONY: verify
 verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md
-	go test ./internal/verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
-	go run ./internal/verify/campaign $(VERIFY)
+	go test ./lab/verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
+	go run ./lab/verify/campaign $(VERIFY)
 
 .PHONY: soak
 soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
-	go run ./internal/verify/soak $(SOAK)
+	go run ./lab/verify/soak $(SOAK)
 
 .PHONY: fuzz
 fuzz: ## Fuzz what strangers send: 100 000 texts that Go's fuzzing finds, of parsers 100 texts near each; FUZZ=1m for a minute each
@@ -154,8 +154,8 @@ zh: ## List the Chinese pages that are older than their English page
 
 .PHONY: lab
 lab: servers ## Make all experiments of the laboratory, and write docs/lab.md and its pictures
-	go run ./cmd/baton lab run --all --save docs/lab
-	go test ./internal/lab/questions -run '^TestPageIsFresh$$' -count=1 -args -update
+	go run ./cmd/XX
+	go test ./lab/questions -run '^TestPageIsFresh$$' -count=1 -args -update
 
 .PHONY: clean
 clean: ## Remove what was built

@@ -3,7 +3,7 @@ package clients
 
 import "embed"
 
-// Files are those that the programs of package internal/verify/workers need.
+// Files are those that the programs of package lab/verify/workers need.
 //
 //go:embed python/baton.py php/baton.php
 var Files embed.FS

@@ -17,9 +17,16 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// command is a folder that has the command, which is built once.
+// command is a folder that has the commands baton and baton-lab, which are built once.
 var command = sync.OnceValues(func() (dir string, err error) {
 	err = site.Try(func() { dir = filepath.Dir(testserver.Baton(&site)) })
+	if err == nil {
+		var out []byte
+		out, err = exec.Command("go", "build", "-o", dir, "github.com/batonhq/baton/lab/cmd/baton-lab").CombinedOutput()
+		if err != nil {
+			err = fmt.Errorf("build baton-lab: %w\n%s", err, out)
+		}
+	}
 	return dir, err
 })
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/lab"
-	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/cli"
+	"github.com/batonhq/baton/internal/scratch"
 	"github.com/batonhq/baton/open"
 )
 
@@ -103,7 +103,7 @@ type diagnosis struct {
 	url      string         // redacted
 	traits   *driver.Traits // nil if the store was refused
 	findings []driver.Finding
-	pair     *measure.Pairs // nil if not measured
+	pair     *scratch.Pairs // nil if not measured
 	offset   *time.Duration // of the store's clock from this machine's; nil if it has none
 	within   time.Duration  // how exact that is
 	partial  error          // why not everything could be asked
@@ -183,10 +183,10 @@ func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 func (d *diagnosis) measure(ctx context.Context, store driver.Store) {
 	ctx, cancel := context.WithTimeout(ctx, doctorFor)
 	defer cancel()
-	d.judgePairs(measure.Scratch(ctx, store, doctorPairs))
+	d.judgePairs(scratch.Measure(ctx, store, doctorPairs))
 }
 
-func (d *diagnosis) judgePairs(pairs measure.Pairs, err error) {
+func (d *diagnosis) judgePairs(pairs scratch.Pairs, err error) {
 	switch {
 	case pairs.N > 0:
 		d.pair = &pairs
@@ -269,7 +269,7 @@ func (d *diagnosis) print(a *app) error {
 	}
 	for _, f := range d.findings {
 		mark := fmt.Sprintf("%-8s", severityWords(f.Severity))
-		fmt.Fprintf(&b, "\n%s\n", lab.Fold(safe(f.Name+": "+f.What), mark, columns))
+		fmt.Fprintf(&b, "\n%s\n", cli.Fold(safe(f.Name+": "+f.What), mark, columns))
 		if f.Mend != "" { // on one line, to be copied
 			fmt.Fprintf(&b, "%8sfix: %s\n", "", safe(f.Mend))
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver"
-	"github.com/batonhq/baton/internal/measure"
+	"github.com/batonhq/baton/internal/scratch"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -38,14 +38,14 @@ func TestDoctorWords(t *testing.T) {
 func TestDoctorJudgesWhatItMeasured(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		pairs measure.Pairs
+		pairs scratch.Pairs
 		err   error
 		want  string
 	}{
-		{measure.Pairs{N: 20, P50: time.Millisecond}, nil, ""},
-		{measure.Pairs{N: 20, P50: 80 * time.Millisecond}, nil, "slow-pair"},
-		{measure.Pairs{}, driver.ErrUnavailable, "no-lock"},
-		{measure.Pairs{N: 3, P50: time.Second}, context.DeadlineExceeded, "slow-pair"},
+		{scratch.Pairs{N: 20, P50: time.Millisecond}, nil, ""},
+		{scratch.Pairs{N: 20, P50: 80 * time.Millisecond}, nil, "slow-pair"},
+		{scratch.Pairs{}, driver.ErrUnavailable, "no-lock"},
+		{scratch.Pairs{N: 3, P50: time.Second}, context.DeadlineExceeded, "slow-pair"},
 	} {
 		d := new(diagnosis)
 		d.judgePairs(c.pairs, c.err)

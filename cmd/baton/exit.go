@@ -7,12 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"regexp"
 	"syscall"
 	"time"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/open"
 )
@@ -20,7 +20,7 @@ import (
 // Exit codes. The first block is that of sysexits(3), the second that of
 // timeout(1) and of shells.
 const (
-	exitUnsafe = 1 // baton doctor and baton verify; no other command ends with it
+	exitUnsafe = 1 // baton doctor; no other command ends with it
 
 	exitUsage       = 64
 	exitUnavailable = 69
@@ -116,35 +116,17 @@ func (e *exit) Error() string {
 
 func (e *exit) Unwrap() error { return e.err }
 
-// usage says what is wrong with the arguments. The URL of a store is secret even in the
-// wrong place: usage leaves the secrets out of every argument that is one.
+// usage says what is wrong with the arguments.
 func usage(format string, args ...any) error {
-	for i, arg := range args {
-		if text, ok := arg.(string); ok {
-			args[i] = redactURL(text)
-		}
-	}
-	return &exit{exitUsage, fmt.Errorf(format, args...)}
+	return &exit{exitUsage, cli.Wrong(format, args...)}
 }
 
-// urlStart is how URLs begin.
-var urlStart = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://`)
-
-// redactURL redacts the URL at the end of a text, if there is one.
-func redactURL(text string) string {
-	if at := urlStart.FindStringIndex(text); at != nil {
-		return text[:at[0]] + open.Redact(text[at[0]:])
-	}
-	return text
-}
-
-// ofPage is an error about the file that a flag names, with a URL in its name redacted.
-func ofPage(err error) error {
-	if of, ok := errors.AsType[*fs.PathError](err); ok {
-		return &fs.PathError{Op: of.Op, Path: redactURL(of.Path), Err: of.Err}
-	}
-	return err
-}
+// What is said of URLs and files, as baton-lab says it.
+var (
+	redactURL = cli.RedactURL
+	ofPage    = cli.OfFile
+	misspelt  = cli.Misspelt
+)
 
 // ofRules is an error about the file of --rules.
 func ofRules(err error) error { return fmt.Errorf("--rules: %w", ofPage(err)) }

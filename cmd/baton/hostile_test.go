@@ -8,7 +8,6 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,16 +15,14 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/clitest"
 	"github.com/batonhq/baton/store/sqlitestore"
 )
 
@@ -74,75 +71,19 @@ func invoke(t *testing.T, store string, args ...string) (stdout, stderr string, 
 // as every flag's value of every command.
 func TestMisplacedURLsKeepTheirSecrets(t *testing.T) {
 	t.Parallel()
-	const secret = "xq7Zk9"
-	urls := []string{
-		"redis://u:" + secret + "@h", "redis://h?auth=" + secret, "redis://u:p w" + secret + "@h",
-		"redis://u:p\"w" + secret + "@h", `redis://u:p\` + secret + "@h/?pw=" + secret,
-	}
 	for path, command := range commands() {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
-			words := strings.Fields(path)
-			next := 0
-			try := func(args ...string) {
-				t.Helper()
-				all := append(append([]string{}, words...), args...)
+			clitest.KeepsSecrets(t, command, func(t *testing.T, args ...string) string {
 				// No such scheme: what is right goes no further.
-				stdout, stderr, code := invoke(t, "none:", all...)
-				if strings.Contains(stdout+stderr, secret) {
-					t.Errorf("baton %q ends with %d and shows the secret:\n%s%s", all, code, stdout, stderr)
-				}
-			}
-			url := func() string {
-				next++
-				return urls[next%len(urls)]
-			}
-			for _, u := range urls {
-				try("a", u)
-				try("a", "b", u)
-				try("a", u, "--", "true")
-				try("--none="+u, "a")
-			}
-			try("k", "--", url())
-			command.Flags().VisitAll(func(f *pflag.Flag) {
-				if f.Value.Type() == "bool" || f.Name == "store" || path == "verify" && f.Name == "store" {
-					return
-				}
-				for _, rest := range [][]string{{"k"}, {"k", "--", "true"}} {
-					try(append([]string{"--" + f.Name + "=" + url()}, rest...)...)
-				}
-			})
-			command.InheritedFlags().VisitAll(func(f *pflag.Flag) {
-				if f.Value.Type() == "bool" {
-					try("--"+f.Name+"="+url(), "k")
-				}
+				stdout, stderr, _ := invoke(t, "none:", append(strings.Fields(path), args...)...)
+				return stdout + stderr
 			})
 		})
 	}
 }
 
-// obeyed finds in a text what a terminal would obey or not show as it is, or says "".
-func obeyed(text string) string {
-	for i, r := range text {
-		if r != '\n' && !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {
-			return fmt.Sprintf("%U at byte %d", r, i)
-		}
-	}
-	return ""
-}
-
-// The checker finds what is planted.
-func TestObeyed(t *testing.T) {
-	t.Parallel()
-	for _, bad := range []string{"\x1b[31m", "a\r", "a\tb", "\x07", "\x7f", "\u009b31m", "\x9b31m", "a\u202eb", "\u2066", "\u200b", "\u2028", "\xff"} {
-		if obeyed("good\n"+bad) == "" {
-			t.Errorf("%q passes", bad)
-		}
-	}
-	if bad := obeyed("good \\x1b \"äöü\" 界 🔒\n\ufffd"); bad != "" {
-		t.Errorf("%s", bad)
-	}
-}
+var obeyed = clitest.Obeyed
 
 // What another program writes into the store to harm a user who looks at it.
 const (
@@ -235,48 +176,41 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 	wait := []string{"--wait", "50ms"}
 	type lines [][]string
 	rows := map[string]lines{
-		"limit set":      {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
-		"":               {{}},
-		"run":            {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"asked", "--", "sleep", "0.3"}, {"--on-ask", hostileText, "asked", "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
-		"lock":           {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
-		"renew":          {{hostileText}, {"BH1.x"}},
-		"unlock":         {{hostileText}, {"BH1.x"}},
-		"ls":             {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
-		"show":           {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
-		"ask":            {append(wait, key, "why"), append(wait, "-o", "json", key, "why"), append(wait, "-v", key, "why"), append(wait, "plain", hostileText), append(wait, "plain", hostileKey), {hostileText, "why"}, {"a", "b", hostileText}},
-		"break":          {{key}, {"--yes", hostileText}, {"--yes", key}},
-		"watch":          {{}, {"-o", "json"}, {key}, {"--leader", key}, {"--leader", "-o", "json", key}},
-		"elect":          {append(wait, key, "--", "true"), {"--value", hostileText, "free", "--", "true"}},
-		"once":           {{"--no-replay", key, "--", "true"}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
-		"once ls":        {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
-		"once show":      {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"-o", hostileText, "a"}, {"--", "true"}},
-		"once rm":        {{key}, {hostileText}, {"a", hostileText}},
-		"limit":          {{"--rate", "1/1h", key}, {"--rate", "1/1h", "--cost", "2", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}},
-		"limit ls":       {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--most", "1"}, {"--most", hostileText}, {"--after", hostileText}, {"--after", key, "--most", "1"}, {"--", "true"}, {"--sort", "used"}, {"--sort", "used", "-o", "json"}, {"--sort", "share", "--of", "1"}, {"--sort", hostileText}, {"--sort", "used", hostileText}, {"--sort", "used", hostileKey}, {"--of", hostileText}, {"--sort", "share"}, {"--overrides"}, {"--overrides", "-o", "json"}, {"--overrides", hostileText}},
-		"limit show":     {{key}, {"-o", "json", key}, {"--rate", "1/1h", key}, {"--rules", rules, key}, {"--rules", good, key}, {"--rules", hostileText, key}, {"--rate", hostileText, key}, {"--tier", hostileText, key}, {hostileText}, {"a", hostileText}, {"--", "true"}},
-		"limit rm":       {{key}, {"--override", key}, {hostileText}, {"--override", hostileText}, {"--override", "none"}, {"a", hostileText}},
-		"limit check":    {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
-		"limit simulate": {{"--rules", rules}, {"--rules", hostileText}, {"--rate", "1/s", "--at", hostileText}, {"--rate", hostileText}, {"--rate", "1/s", hostileText}},
-		"agent":          {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}, {"--socket", "none/x", "--roles", hostileText}, {"--socket", "none/x", "--roles", roles}, {"--socket", "none/x", "--roles", good, "--audit", "none/" + hostileText}},
-		"serve":          {{hostileText}, {"--listen", hostileText}, {"--listen", "127.0.0.1:0", "--roles", hostileText}, {"--listen", "127.0.0.1:0", "--roles", roles}, {"--listen", "127.0.0.1:0", "--roles", good}, {"--listen", "127.0.0.1:0", "--secret-file", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", hostileText, "--tls-key", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", rules, "--tls-key", roles, "--client-ca", hostileText}, {"--listen", "127.0.0.1:0", "--rules", rules}, {"--listen", "127.0.0.1:0", "--audit", "none/" + hostileText}},
-		"token":          {{}, {hostileText}},
-		"token new":      {{hostileText}, {"a", hostileText + "=lock"}, {"a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", "json", "a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", hostileText, "a"}},
-		"token check":    {{hostileText}, {roles}, {good}, {roles, hostileText}},
-		"doctor":         {{}, {"-o", "json"}, {hostileText}},
-		"bench":          {{hostileText}, {"--html", "none/" + hostileText}},
-		"verify":         {{"--store", hostileText}, {"--local", hostileText}, {"--fault", hostileText, "--local", "memory"}},
-		"lab":            {{}, {hostileText}},
-		"lab list":       {{}, {"-o", "json"}, {hostileText}},
-		"lab run":        {{hostileText}, {"--save", "/dev/null/" + hostileText, "setnx-expire"}, {"-o", hostileText, "setnx-expire"}},
-		"lab draw":       {{hostileText}, {"--svg", "none/" + hostileText, rules}, {"--svg", "none", hostileText}},
-		"schema":         {{}, {hostileText}},
-		"schema print":   {{}, {hostileText}},
-		"schema apply":   {{}, {hostileText}},
-		"completion":     {{hostileText}, {"bash"}},
-		"help":           {{hostileText}, {"stores"}},
-		"man":            {{}, {hostileText}},
-		"reference":      {{}, {hostileText}},
-		"version":        {{}, {hostileText}, {"-o", "json"}},
+		"limit set":    {{"--rate", "5/1m", "--for", "1h", key}, {"--rate", hostileText, "--for", "1h", key}, {"--rate", "5", "--for", hostileText, key}, {"--rate", "5", "--for", "1h", hostileText}},
+		"":             {{}},
+		"run":          {{"-n", key, "--", "true"}, {"-v", "-w", "50ms", key, "--", "true"}, {"-w", "50ms", "--permits", "1/2", key, "--", "true"}, {"free", "--", hostileText}, {"-v", "free" + hostileKey, "--", "true"}, {hostileText, "--", "true"}, {"asked", "--", "sleep", "0.3"}, {"--on-ask", hostileText, "asked", "--", "true"}, {"--metrics", "none/" + hostileKey + ".prom", "free", "--", "true"}, {"--metrics", "none/" + hostileText + ".prom", "free", "--", "true"}, {"--metrics", hostileText, "free", "--", "true"}},
+		"lock":         {{"-n", key}, {"-w", "50ms", key}, {"-o", "json", "-n", key}, {hostileText}},
+		"renew":        {{hostileText}, {"BH1.x"}},
+		"unlock":       {{hostileText}, {"BH1.x"}},
+		"ls":           {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}},
+		"show":         {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"a", hostileText}, {"-o", hostileText, "a"}},
+		"ask":          {append(wait, key, "why"), append(wait, "-o", "json", key, "why"), append(wait, "-v", key, "why"), append(wait, "plain", hostileText), append(wait, "plain", hostileKey), {hostileText, "why"}, {"a", "b", hostileText}},
+		"break":        {{key}, {"--yes", hostileText}, {"--yes", key}},
+		"watch":        {{}, {"-o", "json"}, {key}, {"--leader", key}, {"--leader", "-o", "json", key}},
+		"elect":        {append(wait, key, "--", "true"), {"--value", hostileText, "free", "--", "true"}},
+		"once":         {{"--no-replay", key, "--", "true"}, {"--final", hostileText, "x", "--", "true"}, {hostileText, "--", "true"}},
+		"once ls":      {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--", "true"}},
+		"once show":    {{key}, {"-o", "json", key}, {hostileText}, {"-o", "json", hostileText}, {"-o", hostileText, "a"}, {"--", "true"}},
+		"once rm":      {{key}, {hostileText}, {"a", hostileText}},
+		"limit":        {{"--rate", "1/1h", key}, {"--rate", "1/1h", "--cost", "2", key}, {"--rate", "1/1h", "-o", "json", key}, {"--rate", hostileText, key}, {"-a", hostileText, "--rate", "1/s", key}},
+		"limit ls":     {{}, {"k"}, {"-o", "json"}, {hostileText}, {hostileKey}, {"--most", "1"}, {"--most", hostileText}, {"--after", hostileText}, {"--after", key, "--most", "1"}, {"--", "true"}, {"--sort", "used"}, {"--sort", "used", "-o", "json"}, {"--sort", "share", "--of", "1"}, {"--sort", hostileText}, {"--sort", "used", hostileText}, {"--sort", "used", hostileKey}, {"--of", hostileText}, {"--sort", "share"}, {"--overrides"}, {"--overrides", "-o", "json"}, {"--overrides", hostileText}},
+		"limit show":   {{key}, {"-o", "json", key}, {"--rate", "1/1h", key}, {"--rules", rules, key}, {"--rules", good, key}, {"--rules", hostileText, key}, {"--rate", hostileText, key}, {"--tier", hostileText, key}, {hostileText}, {"a", hostileText}, {"--", "true"}},
+		"limit rm":     {{key}, {"--override", key}, {hostileText}, {"--override", hostileText}, {"--override", "none"}, {"a", hostileText}},
+		"limit check":  {{hostileText}, {rules}, {"-o", "json", rules}, {rules, hostileText}},
+		"agent":        {{}, {hostileText}, {"--socket", "none/" + hostileText}, {"--socket", "none/x", "--mode", hostileText}, {"--socket", "none/x", "--user", hostileText}, {"--socket", "none/x", "--group", hostileText}, {"--systemd"}, {"--socket", "none/x", "--roles", hostileText}, {"--socket", "none/x", "--roles", roles}, {"--socket", "none/x", "--roles", good, "--audit", "none/" + hostileText}},
+		"serve":        {{hostileText}, {"--listen", hostileText}, {"--listen", "127.0.0.1:0", "--roles", hostileText}, {"--listen", "127.0.0.1:0", "--roles", roles}, {"--listen", "127.0.0.1:0", "--roles", good}, {"--listen", "127.0.0.1:0", "--secret-file", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", hostileText, "--tls-key", hostileText}, {"--listen", "127.0.0.1:0", "--tls-cert", rules, "--tls-key", roles, "--client-ca", hostileText}, {"--listen", "127.0.0.1:0", "--rules", rules}, {"--listen", "127.0.0.1:0", "--audit", "none/" + hostileText}},
+		"token":        {{}, {hostileText}},
+		"token new":    {{hostileText}, {"a", hostileText + "=lock"}, {"a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", "json", "a", strings.ReplaceAll(hostileKey, " ", "") + "=lock"}, {"-o", hostileText, "a"}},
+		"token check":  {{hostileText}, {roles}, {good}, {roles, hostileText}},
+		"doctor":       {{}, {"-o", "json"}, {hostileText}},
+		"schema":       {{}, {hostileText}},
+		"schema print": {{}, {hostileText}},
+		"schema apply": {{}, {hostileText}},
+		"completion":   {{hostileText}, {"bash"}},
+		"help":         {{hostileText}, {"stores"}},
+		"man":          {{}, {hostileText}},
+		"reference":    {{}, {hostileText}},
+		"version":      {{}, {hostileText}, {"-o", "json"}},
 	}
 	for path := range commands() {
 		if _, ok := rows[path]; !ok {

@@ -7,7 +7,6 @@ import (
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/internal/supervise"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
@@ -78,26 +78,12 @@ type rate struct {
 	period time.Duration
 }
 
-var periods = map[string]time.Duration{
-	"s": time.Second, "sec": time.Second, "second": time.Second,
-	"m": time.Minute, "min": time.Minute, "minute": time.Minute,
-	"h": time.Hour, "hour": time.Hour, "d": 24 * time.Hour, "day": 24 * time.Hour, "week": 7 * 24 * time.Hour,
-}
-
 func parseRate(text string) (rate, error) {
-	count, per, ok := strings.Cut(text, "/")
-	n, err := strconv.ParseInt(strings.ReplaceAll(count, "_", ""), 10, 64)
-	if !ok || err != nil || n < 1 {
-		return rate{}, usage("--rate %s: it is N/PERIOD, such as 100/1m or 5/s, with N above zero", safe(text))
+	n, period, err := cli.Rate(text)
+	if err != nil {
+		return rate{}, usage("--rate %w", err)
 	}
-	if d, known := periods[per]; known {
-		return rate{n, d}, nil
-	}
-	d, err := time.ParseDuration(per)
-	if err != nil || d <= 0 {
-		return rate{}, usage("--rate %s: %s is no period: write 1m, 30s, 500ms, or one of s, min, h, day, week", safe(text), shellWord(per))
-	}
-	return rate{n, d}, nil
+	return rate{n, period}, nil
 }
 
 // limits makes the limits that the flags describe.
@@ -200,8 +186,7 @@ the same of each limit.
 		Example: `  baton limit --rate 10/1m mail/alice -- ./send-mail.sh
   baton limit --rate 5/s --rate 1000/day -w forever api -- curl …  waits for its turn
   baton limit --rate 100000/day --cost 800 -a token-bucket tokens
-  baton limit show --rate 10/1m mail/alice                         how does it stand?
-  baton limit simulate --rate 100/1m --at 60@0:50 --at 60@1:10     which algorithm?`,
+  baton limit show --rate 10/1m mail/alice                         how does it stand?`,
 	}
 	k.rateFlags(cmd)
 	_ = cmd.MarkFlagRequired("rate")
@@ -255,7 +240,7 @@ the same of each limit.
 			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), supervise.Become(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
-	cmd.AddCommand(a.limitListCommand(), a.limitShowCommand(), a.limitRemoveCommand(), a.setCommand(), a.checkCommand(), a.simulateCommand())
+	cmd.AddCommand(a.limitListCommand(), a.limitShowCommand(), a.limitRemoveCommand(), a.setCommand(), a.checkCommand())
 	return cmd
 }
 

@@ -7,12 +7,9 @@ import (
 	"os"
 
 	"github.com/redis/go-redis/v9/logging"
-
-	"github.com/batonhq/baton/internal/verify"
 )
 
 func main() {
 	logging.Disable() // go-redis writes what it hears of Sentinels to standard error
-	verify.Main()     // in a client of baton verify it does not return
 	os.Exit(run(os.Args[1:]))
 }

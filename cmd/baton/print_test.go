@@ -3,10 +3,7 @@
 package main
 
 import (
-	"encoding/json"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -31,77 +28,6 @@ func TestTimesOfLimitsAreNotEarly(t *testing.T) {
 	}
 	if got := limitJSON(ratelimit.Result{RetryAfter: ratelimit.Never}).RetryAfter; got != nil {
 		t.Errorf("never is %v", *got)
-	}
-}
-
-// What a terminal would obey is escaped, and means the same.
-func TestPrintJSON(t *testing.T) {
-	t.Parallel()
-	var all []string
-	for _, r := range []rune{0, '\t', '\n', 0x1b, '"', '\\', 0x7f, 0x80, 0x9b, 0xa0, 0xad, 'ö', 0x200b, 0x2028, 0x202e, 0x2066, 0xfeff, 0xfffd, '界', 0xe000, 0x1f512, 0xe0001, 0x10ffff} {
-		all = append(all, "<"+string(r)+">")
-	}
-	path := filepath.Join(t.TempDir(), "out")
-	for _, indent := range []bool{false, true} {
-		f, err := os.Create(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := printJSON(f, all, indent); err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bad := obeyed(string(text)); bad != "" {
-			t.Errorf("%s in %s", bad, text)
-		}
-		var again []string
-		if err := json.Unmarshal(text, &again); err != nil || len(again) != len(all) {
-			t.Fatalf("%v: %s", err, text)
-		}
-		for i := range all {
-			if again[i] != all[i] {
-				t.Errorf("%q became %q", all[i], again[i])
-			}
-		}
-	}
-}
-
-// A terminal that is too narrow for a table gets less of it, or a paragraph for each row.
-func TestLayout(t *testing.T) {
-	t.Parallel()
-	rows := [][]string{{"KEY", "MODE", "HELD BY", "SINCE", "TOKEN"}, {"order:42", "exclusive", "web1:10566 report.sh", "?", "114934923343473984"}, {"界", "read", "-", "?", "7"}}
-	for columns, want := range map[int]string{
-		0: `KEY       MODE       HELD BY               SINCE  TOKEN
-order:42  exclusive  web1:10566 report.sh  ?      114934923343473984
-界        read       -                     ?      7
-`,
-		61: `KEY       MODE       HELD BY               TOKEN
-order:42  exclusive  web1:10566 report.sh  114934923343473984
-界        read       -                     7
-`,
-		41: `KEY       MODE       HELD BY
-order:42  exclusive  web1:10566 report.sh
-界        read       -
-`,
-		40: `order:42
-  mode     exclusive
-  held by  web1:10566 report.sh
-  token    114934923343473984
-界
-  mode     read
-  token    7
-`,
-	} {
-		if got := layout(rows, columns, 4); got != want {
-			t.Errorf("%d columns:\n%swant\n%s", columns, got, want)
-		}
-	}
-	if got := layout(rows[:1], 80); got != "KEY  MODE  HELD BY  SINCE  TOKEN\n" {
-		t.Errorf("a table without rows is %q", got)
 	}
 }
 

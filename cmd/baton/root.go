@@ -7,21 +7,19 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/adapters/metrics"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/observe"
-	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/page"
@@ -112,7 +110,9 @@ soon after its holder has crashed. Every grant carries a fencing token, a
 number that rises with every grant of the same key.
 
 A limit counts exactly, by the store's clock, the requests of all programs on all
-machines; it does not count a request that it refuses.`
+machines; it does not count a request that it refuses.
+
+To try a store out, to compare stores or limits, there is another command, baton-lab.`
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
@@ -143,7 +143,7 @@ func (a *app) root() *cobra.Command {
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say everything at once, and log what happens, to standard error")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
-		&cobra.Group{ID: "store", Title: "Look at stores:"}, &cobra.Group{ID: "learn", Title: "Learn:"})
+		&cobra.Group{ID: "store", Title: "Look at stores:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
@@ -152,8 +152,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("use", a.runCommand(), a.lockCommand(), a.renewCommand(), a.unlockCommand(), a.electCommand(), a.onceCommand(), a.limitCommand(), a.agentCommand(), a.serveCommand(), a.tokenCommand())
 	add("look", a.listCommand(), a.showCommand(), a.watchCommand(), a.askCommand(), a.breakCommand())
-	add("store", a.doctorCommand(), a.benchCommand(), a.verifyCommand(), a.schemaCommand())
-	add("learn", a.labCommand())
+	add("store", a.doctorCommand(), a.schemaCommand())
 	add("", a.completionCommand(root), a.manCommand(root), a.referenceCommand(root), a.versionCommand())
 	root.AddCommand(topics()...)
 	eachCommand(root, func(c *cobra.Command) { c.Flags().SortFlags = false })
@@ -229,11 +228,8 @@ func (a *app) speakUp() {
 }
 
 func (a *app) print(text string) {
-	fmt.Fprintf(a.messages, "baton: %s\n", credentials.ReplaceAllString(text, "${1}***@"))
+	fmt.Fprintf(a.messages, "baton: %s\n", cli.WithoutCredentials(text))
 }
-
-// credentials are the part of a URL before the hosts.
-var credentials = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)\S*@`)
 
 func (a *app) logger() *slog.Logger {
 	if !a.verbose {
@@ -471,54 +467,6 @@ func oneArg(name string) cobra.PositionalArgs {
 		return nil
 	}
 }
-
-// wantedValues say what a flag of a type wants, by the name that pflag has for the type.
-var wantedValues = map[string]string{
-	"bool":     "it takes no value",
-	"duration": "it is a duration, such as 30s, 5m or 1h30m",
-	"patience": "it is a duration, such as 30s, 5m or 1h30m, or forever",
-	"int":      "it is a whole number",
-	"intSlice": "they are whole numbers, with commas between them",
-	"uint64":   "it is a whole number, zero or more",
-}
-
-// misspelt adds "did you mean" to cobra's errors about flags.
-func misspelt(cmd *cobra.Command, err error) error {
-	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
-	text = strings.Join(strings.Fields(text), " ")
-	var unknown *pflag.NotExistError
-	if errors.As(err, &unknown) {
-		var names []string
-		collect := func(f *pflag.Flag) {
-			if !f.Hidden {
-				names = append(names, f.Name)
-			}
-		}
-		cmd.Flags().VisitAll(collect)
-		cmd.InheritedFlags().VisitAll(collect)
-		if near := suggest.Nearest(unknown.GetSpecifiedName(), names); near != "" {
-			text += ": did you mean --" + near + "?"
-		}
-	} else if strings.Contains(text, "did you mean") {
-		text += "?"
-	}
-	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		if want, ok := wantedValues[bad.GetFlag().Value.Type()]; ok { // what Go says names its own functions
-			text = strings.TrimSuffix(text, strings.Join(strings.Fields(bad.Unwrap().Error()), " ")) + want
-		}
-	}
-	// A URL in the wrong place is still secret, up to the end of its argument.
-	text = urls.ReplaceAllStringFunc(text, func(word string) string {
-		if quoted, ok := strings.CutPrefix(word, `"`); ok {
-			return `"` + redactURL(strings.TrimSuffix(quoted, `"`)) + `"`
-		}
-		return redactURL(word)
-	})
-	return errors.New(text)
-}
-
-// urls are words with a URL, and quoted text with one.
-var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
 // message is the text of an error without the name of the package.
 func message(err error) string { return strings.TrimPrefix(err.Error(), "baton: ") }

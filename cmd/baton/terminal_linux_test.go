@@ -446,14 +446,3 @@ func TestTerminalIsNarrow(t *testing.T) {
 	term.typed(ctrlC)
 	term.shows(regexp.QuoteMeta(leaveScreen))
 }
-
-func TestTerminalBench(t *testing.T) {
-	t.Parallel()
-	term := newTerminal(t)
-	term.typed("baton bench --for 10m --goroutines 2 --repetitions 1000 memory: > figures\n")
-	term.shows(`baton: 0 %, at most (10m|9m\S+) left: memory, 2 goroutines, one key`)
-	term.typed(ctrlC)
-	term.shows(`interrupted: these are the figures so far`)
-	term.typed("echo code=$?\n")
-	term.shows(`code=130`)
-}

@@ -142,9 +142,6 @@ baton limit
 baton doctor
 
 ` + exitTableDoctor + `
-baton verify
-
-` + exitTableVerify + `
 All other commands
 
 ` + exitTable,

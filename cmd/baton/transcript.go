@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/cli"
 )
 
 // A transcript is what a command has left: its exit code and its output, each piece
@@ -140,7 +141,7 @@ func (f *failedRun) Unwrap() error { return f.exit }
 func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
 	f := &failedRun{end, transcript{exit: end.code}}
 	if why != "" {
-		f.left.pieces = []piece{{0, []byte(cut(credentials.ReplaceAllString(why, "${1}***@"), 500))}}
+		f.left.pieces = []piece{{0, []byte(cut(cli.WithoutCredentials(why), 500))}}
 	}
 	if !output {
 		return f
@@ -166,7 +167,7 @@ func failureText(err error) string {
 	if f, ok := errors.AsType[*failedRun](err); ok {
 		return string(f.left.encode())
 	}
-	return credentials.ReplaceAllString(err.Error(), "${1}***@")
+	return cli.WithoutCredentials(err.Error())
 }
 
 // keepLast keeps the end of the output.

@@ -19,7 +19,7 @@ var (
 )
 
 // neverFetched lists the modules that only this repository uses.
-var neverFetched = []string{"bench", "interop", "internal/pagetest", "internal/tools"}
+var neverFetched = []string{"lab", "interop", "internal/pagetest", "internal/tools"}
 
 // tested lists the packages of the library that are built and tested outside the
 // workspace: those that are quick and need no server. Of every other module all are.

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/open"
+)
+
+// Wrong says what is wrong with the arguments. The URL of a store is secret even in the
+// wrong place: Wrong leaves the secrets out of every argument that is one.
+func Wrong(format string, args ...any) error {
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = RedactURL(text)
+		}
+	}
+	return fmt.Errorf(format, args...)
+}
+
+// urlStart is how URLs begin.
+var urlStart = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://`)
+
+// RedactURL redacts the URL at the end of a text, if there is one.
+func RedactURL(text string) string {
+	if at := urlStart.FindStringIndex(text); at != nil {
+		return text[:at[0]] + open.Redact(text[at[0]:])
+	}
+	return text
+}
+
+// OfFile is an error about the file that a flag names, with a URL in its name redacted.
+func OfFile(err error) error {
+	if of, ok := errors.AsType[*fs.PathError](err); ok {
+		return &fs.PathError{Op: of.Op, Path: RedactURL(of.Path), Err: of.Err}
+	}
+	return err
+}
+
+// wantedValues say what a flag of a type wants, by the name that pflag has for the type.
+var wantedValues = map[string]string{
+	"bool":     "it takes no value",
+	"duration": "it is a duration, such as 30s, 5m or 1h30m",
+	"patience": "it is a duration, such as 30s, 5m or 1h30m, or forever",
+	"int":      "it is a whole number",
+	"intSlice": "they are whole numbers, with commas between them",
+	"uint64":   "it is a whole number, zero or more",
+}
+
+// Misspelt adds "did you mean" to cobra's errors about flags.
+func Misspelt(cmd *cobra.Command, err error) error {
+	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
+	text = strings.Join(strings.Fields(text), " ")
+	var unknown *pflag.NotExistError
+	if errors.As(err, &unknown) {
+		var names []string
+		collect := func(f *pflag.Flag) {
+			if !f.Hidden {
+				names = append(names, f.Name)
+			}
+		}
+		cmd.Flags().VisitAll(collect)
+		cmd.InheritedFlags().VisitAll(collect)
+		if near := suggest.Nearest(unknown.GetSpecifiedName(), names); near != "" {
+			text += ": did you mean --" + near + "?"
+		}
+	} else if strings.Contains(text, "did you mean") {
+		text += "?"
+	}
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want, ok := wantedValues[bad.GetFlag().Value.Type()]; ok { // what Go says names its own functions
+			text = strings.TrimSuffix(text, strings.Join(strings.Fields(bad.Unwrap().Error()), " ")) + want
+		}
+	}
+	// A URL in the wrong place is still secret, up to the end of its argument.
+	text = urls.ReplaceAllStringFunc(text, func(word string) string {
+		if quoted, ok := strings.CutPrefix(word, `"`); ok {
+			return `"` + RedactURL(strings.TrimSuffix(quoted, `"`)) + `"`
+		}
+		return RedactURL(word)
+	})
+	return errors.New(text)
+}
+
+// urls are words with a URL, and quoted text with one.
+var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
+
+// WithoutCredentials replaces in a text what stands before the hosts of a URL.
+func WithoutCredentials(text string) string { return credentials.ReplaceAllString(text, "${1}***@") }
+
+var credentials = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)\S*@`)

@@ -1,0 +1,190 @@
+package lab
+
+import (
+	"math"
+	"slices"
+
+	"github.com/batonhq/baton/lab/charts"
+)
+
+const (
+	barHigh  = 22.0
+	textHigh = 16.0
+)
+
+// placed is a label below a lane, in one of several rows so that none covers another.
+type placed struct {
+	x    float64 // of the mark
+	left float64
+	row  int
+	mark Mark
+	text string
+}
+
+// timeline returns how high the picture is, and what draws it.
+func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
+	const right = 14.0
+	left := 12.0
+	beside := c.width >= 600 // the names stand left of the lanes, or above them
+	if beside {
+		for _, l := range t.Lanes {
+			left = max(left, min(24+breadth(l.Name.In(c.in), 13*bold), 210))
+		}
+	}
+	at := func(ms int) float64 { return left + (c.width-left-right)*float64(ms)/float64(t.Length) }
+
+	type lane struct {
+		*Lane
+		name   []string
+		y      float64 // of the bars
+		labels []placed
+	}
+	var lanes []lane
+	y := 6.0
+	for _, l := range t.Lanes {
+		d := lane{Lane: l}
+		if beside {
+			d.name = c.wrap(l.Name.In(c.in), 13*bold, left-20)
+		} else {
+			d.name = c.wrap(l.Name.In(c.in), 13*bold, c.width-24)
+			y += textHigh * float64(len(d.name))
+		}
+		d.y = y
+		rows := 0
+		d.labels, rows = c.labels(l, at)
+		high := barHigh + textHigh*float64(rows)
+		if beside {
+			high = max(high, textHigh*float64(len(d.name)))
+		}
+		y += high + 12
+		lanes = append(lanes, d)
+	}
+	bottom := y
+	var legend []func(x, y float64)
+	var widths []float64
+	for _, k := range kinds {
+		if slices.ContainsFunc(t.Lanes, func(l *Lane) bool {
+			return slices.ContainsFunc(l.Spans, func(s *Span) bool { return s.Kind == k.kind })
+		}) {
+			word := k.word.In(c.in)
+			widths = append(widths, breadth(word, 12)+40)
+			legend = append(legend, func(x, y float64) {
+				c.m.Empty("rect", "x", charts.Length(x), "y", charts.Length(y-9), "width", 18, "height", 11, "rx", 2, "class", string(k.kind))
+				c.m.Element("text", word, "x", charts.Length(x+23), "y", charts.Length(y), "class", "small soft")
+			})
+		}
+	}
+	for _, k := range markKinds {
+		if slices.ContainsFunc(t.Lanes, func(l *Lane) bool {
+			return slices.ContainsFunc(l.Marks, func(m Mark) bool { return m.Kind == k.kind })
+		}) {
+			word := k.word.In(c.in)
+			widths = append(widths, breadth(word, 12)+32)
+			legend = append(legend, func(x, y float64) {
+				c.shape(k.kind, x+7, y-4)
+				c.m.Element("text", word, "x", charts.Length(x+17), "y", charts.Length(y), "class", "small soft")
+			})
+		}
+	}
+	type spot struct{ x, y float64 }
+	spots := make([]spot, len(legend))
+	x, ly := 12.0, bottom+38
+	for i, w := range widths {
+		if x+w > c.width && x > 12 {
+			x, ly = 12, ly+18
+		}
+		spots[i] = spot{x, ly}
+		x += w
+	}
+	return ly + 12, func() {
+		for _, ms := range ticks(float64(t.Length), int((c.width-left)/85)) {
+			x := charts.Length(at(int(ms)))
+			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+charts.Length(bottom))
+			label := charts.Length(ms/1000) + " s"
+			if t.Length < 2000 {
+				label = charts.Length(ms) + " ms"
+			}
+			if t.Length > 600_000 {
+				label = charts.Length(math.Round(ms/600)/100) + " min"
+			}
+			anchor := "middle"
+			if ms == 0 {
+				anchor = "start"
+			} else if at(int(ms)) > c.width-30 {
+				anchor = "end"
+			}
+			c.m.Element("text", label, "x", x, "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", anchor)
+		}
+		c.m.Raw("\n")
+		for _, l := range lanes {
+			if beside {
+				for i, line := range l.name {
+					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y+15+textHigh*float64(i)), "class", "bold")
+				}
+			} else {
+				for i, line := range l.name {
+					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y-5-textHigh*float64(len(l.name)-1-i)), "class", "bold")
+				}
+			}
+			c.m.Empty("path", "class", "lane", "d", "M"+charts.Length(left)+" "+charts.Length(l.y+barHigh/2)+"H"+charts.Length(c.width-right))
+			for _, s := range l.Spans {
+				c.span(s, at(s.From), at(s.To), l.y)
+			}
+			c.m.Raw("\n")
+			for _, p := range l.labels {
+				c.m.Start("g")
+				c.shape(p.mark.Kind, p.x, l.y+barHigh/2)
+				if p.text != "" {
+					class := "small"
+					if shapes[p.mark.Kind][0] == "bad" {
+						class = "small bad"
+					}
+					c.m.Element("text", p.text, "x", charts.Length(p.left), "y", charts.Length(l.y+barHigh+13+textHigh*float64(p.row)), "class", class)
+				}
+				c.m.End()
+				c.m.Raw("\n")
+			}
+		}
+		for i, draw := range legend {
+			draw(spots[i].x, spots[i].y)
+		}
+	}
+}
+
+func (c *canvas) span(s *Span, from, to, y float64) {
+	c.m.Start("g")
+	label := s.Label.In(c.in)
+	if label != "" {
+		c.m.Element("title", label)
+	}
+	c.m.Empty("rect", "x", charts.Length(from), "y", charts.Length(y), "width", charts.Length(max(to-from, 1.5)), "height", charts.Length(barHigh), "rx", 3, "class", string(s.Kind))
+	if label != "" && breadth(label, 12)+8 < to-from {
+		c.m.Element("text", label, "x", charts.Length(from+5), "y", charts.Length(y+15), "class", "small in in-"+string(s.Kind))
+	}
+	c.m.End()
+}
+
+// labels places the labels of marks, and of spans that are too short for theirs, in as few
+// rows as there must be.
+func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) {
+	marks := slices.Clone(l.Marks)
+	slices.SortStableFunc(marks, func(a, b Mark) int { return a.At - b.At })
+	var ends []float64
+	for _, m := range marks {
+		text := m.Label.In(c.in)
+		p := placed{x: at(m.At), mark: m, text: text}
+		if text != "" {
+			w := breadth(text, 12)
+			p.left = max(min(p.x-4, c.width-4-w), 4)
+			for p.row < len(ends) && ends[p.row] > p.left {
+				p.row++
+			}
+			if p.row == len(ends) {
+				ends = append(ends, 0)
+			}
+			ends[p.row] = p.left + w + 8
+		}
+		all = append(all, p)
+	}
+	return all, len(ends)
+}

@@ -1,0 +1,134 @@
+package measure
+
+import (
+	"math"
+	"strconv"
+
+	"github.com/batonhq/baton/lab/language"
+)
+
+// A Metric is one of the Figures, to be shown.
+type Metric struct {
+	Name    string // for programs
+	Title   string // for people
+	Chinese string
+	Get     func(Figures) float64
+	Format  func(float64) string
+	Best    int // -1 if less is better, 1 if more is
+	// Shared says that it means something only where goroutines share a key.
+	Shared bool
+}
+
+// Metrics are all of them, in the order in which they are shown.
+var Metrics = []Metric{
+	{"p50", "time for one lock, p50", "一次加锁的时间，p50", func(f Figures) float64 { return f.P50 }, Span, -1, false},
+	{"p99", "time for one lock, p99", "一次加锁的时间，p99", func(f Figures) float64 { return f.P99 }, Span, -1, false},
+	{"jitter", "jitter", "抖动", func(f Figures) float64 { return f.Jitter }, Span, -1, false},
+	{"rate", "locks per second", "每秒加锁次数", func(f Figures) float64 { return f.Rate }, Count, 1, false},
+	{"hand_offs", "of these, handed to another goroutine", "其中交给另一个 goroutine 的次数", func(f Figures) float64 { return f.HandOffs }, Count, 1, true},
+	{"most_over_least", "most served ÷ least served", "得到最多的 ÷ 得到最少的", func(f Figures) float64 { return f.MostOverLeast }, Digits, -1, true},
+	{"jain", "fairness (Jain's index, 1 is even)", "公平性（Jain 指数，1 是均匀）", func(f Figures) float64 { return f.Jain }, fraction, 1, true},
+}
+
+// In is the title in a language.
+func (m Metric) In(l language.Language) string {
+	if l == language.Chinese {
+		return m.Chinese
+	}
+	return m.Title
+}
+
+// A Table shows one Metric of one Shape.
+type Table struct {
+	Shape  Shape
+	Metric Metric
+	Head   []string
+	Rows   [][]string // the first cell is the target's name
+}
+
+// Tables shows all medians: a row for each target, a column for each number of
+// goroutines.
+func (r *Result) Tables() []Table {
+	var all []Table
+	for _, s := range Shapes {
+		for _, m := range Metrics {
+			if m.Shared && s == Apart {
+				continue
+			}
+			t := Table{Shape: s, Metric: m, Head: []string{"goroutines"}}
+			for _, n := range r.Goroutines {
+				t.Head = append(t.Head, strconv.Itoa(n))
+			}
+			for _, target := range r.Targets {
+				row := []string{target}
+				known := false
+				for _, n := range r.Goroutines {
+					v := math.NaN()
+					if c := r.Cell(target, s, n); c != nil && !(m.Shared && n == 1) {
+						v = m.Get(c.Median())
+					}
+					known = known || !math.IsNaN(v)
+					row = append(row, m.Format(v))
+				}
+				if known {
+					t.Rows = append(t.Rows, row)
+				}
+			}
+			if len(t.Rows) > 0 {
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+// The formats of figures for people have the three digits that count.
+
+// Digits formats a number without a unit.
+func Digits(v float64) string {
+	switch a := math.Abs(v); {
+	case math.IsNaN(v):
+		return "–"
+	case math.IsInf(v, 0):
+		return "∞"
+	case a >= 99.95 || v == 0:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case a >= 9.995:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// Count formats how many there are.
+func Count(v float64) string {
+	switch {
+	case v >= 999_500 && !math.IsInf(v, 0):
+		return Digits(v/1e6) + "M"
+	case v >= 9_995 && !math.IsInf(v, 0):
+		return Digits(v/1e3) + "k"
+	}
+	return Digits(v)
+}
+
+// Span formats seconds.
+func Span(v float64) string {
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return Digits(v)
+	case v < 999.5e-9:
+		return Digits(v*1e9) + " ns"
+	case v < 999.5e-6:
+		return Digits(v*1e6) + " µs"
+	case v < 999.5e-3:
+		return Digits(v*1e3) + " ms"
+	}
+	return Digits(v) + " s"
+}
+
+// fraction formats what lies between 0 and 1.
+func fraction(v float64) string {
+	if math.IsNaN(v) {
+		return Digits(v)
+	}
+	return strconv.FormatFloat(v, 'f', 3, 64)
+}

@@ -42,8 +42,10 @@ type links struct {
 
 	mu     sync.Mutex
 	peers  map[string]*peer          // by address
-	open   map[*link]<-chan struct{} // not nil: an answer is awaited that nobody wants; closed when it came
+	open   map[*link]<-chan struct{} // not nil: the answer to a call that was left is awaited; closed when it came
 	closed bool
+	over   context.Context // ends then
+	end    context.CancelFunc
 }
 
 // peer is a server. If one falls silent, such as a primary whose host is gone, we must
@@ -80,7 +82,9 @@ const (
 
 func newLinks(at Server) *links {
 	n := max(len(at.Addrs), 1)
+	over, end := context.WithCancel(context.Background())
 	return &links{
+		over: over, end: end,
 		tls: at.TLS,
 		// What a NAT forgot while it was idle is found closed.
 		dialer: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}},
@@ -173,6 +177,7 @@ func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, e
 	era, patience := p.era.Load(), ls.patience(p, false)
 	limited, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	defer context.AfterFunc(ls.over, cancel)()
 	dial := ls.dialer.DialContext
 	if ls.tls != nil {
 		dial = (&tls.Dialer{NetDialer: &ls.dialer, Config: ls.tls}).DialContext
@@ -199,12 +204,13 @@ func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, e
 	return l, nil
 }
 
-// close closes all connections, and those that are being made as soon as they exist. The
-// client does not close one that it makes while it is closed itself, and waits for it.
+// close closes all connections, and those that are being made. The client does not close
+// one that it makes while it is closed itself, and waits for it.
 func (ls *links) close() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.closed = true
+	ls.end()
 	for l := range ls.open {
 		_ = l.Conn.Close()
 	}
@@ -431,8 +437,8 @@ func (l *link) Close() error {
 	return l.of.gone(l)
 }
 
-// SyscallConn is what the client's pool looks at before each call: nobody reads from a
-// connection while no call waits for an answer.
+// SyscallConn is what the client's pool looks at before each call: no goroutine reads
+// from a connection while no call waits for an answer.
 func (l *link) SyscallConn() (syscall.RawConn, error) { return looked{l.fresh, l}, nil }
 
 // fresh is a connection that is not looked at so soon after an answer that it cannot have

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -356,7 +357,42 @@ func TestTheAddressLeadsToAnotherServer(t *testing.T) {
 	})
 }
 
-// Nobody reads from a connection while it is idle, so it is looked at.
+// A connection that is being made does not hold Close up: the host may be gone.
+func TestCloseWhileConnecting(t *testing.T) {
+	var gone atomic.Bool
+	dialing := make(chan struct{}, 64)
+	s, proxy := behind(t, patient, func(l *links) {
+		l.dialer.ControlContext = func(ctx context.Context, _, _ string, _ syscall.RawConn) error {
+			if gone.Load() {
+				dialing <- struct{}{}
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+	})
+	gone.Store(true)
+	proxy.Cut()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ { // the first ones find that the connection is lost
+			if _, err := s.Acquire(ctx, driver.Request{Claim: claimOf(fmt.Sprint(n), "a"), TTL: time.Minute}); errors.Is(err, driver.ErrClosed) {
+				return
+			}
+		}
+	})
+	<-dialing
+	began := time.Now()
+	s.Close()
+	if took := time.Since(began); took > 2*time.Second {
+		t.Errorf("Close took %v", took)
+	}
+	cancel()
+	calls.Wait()
+}
+
+// No goroutine reads from a connection while it is idle, so it is looked at.
 func TestConnectionsAreLookedAt(t *testing.T) {
 	t.Parallel()
 	server, err := net.Listen("tcp", "127.0.0.1:0")

@@ -52,8 +52,8 @@ const (
 	ackPatience = time.Second
 
 	// A view is asked for every lookEvery, for at most lookPatience, and serves for
-	// viewFor: those who do not answer any more say nothing. After a refusal it is asked
-	// for sooner.
+	// viewFor: a server that does not answer any more says nothing. After a refusal it is
+	// asked for sooner.
 	lookEvery    = time.Second
 	lookPatience = 700 * time.Millisecond
 	viewFor      = 2 * time.Second
@@ -72,7 +72,7 @@ type replicas struct {
 	connected sync.Map    // node → how many replicas its primary had when it was last asked
 	denied    atomic.Bool // AutoReplicas: the user may not ask
 
-	look  func(context.Context, map[string]view) // asks for all views anew
+	look  func(context.Context, map[string]view) // asks for all views
 	views atomic.Pointer[map[string]view]        // by node
 
 	mu   sync.Mutex
@@ -111,7 +111,7 @@ func (v view) excuses() bool {
 	return false
 }
 
-// serves reports whether the view still says who could be promoted.
+// serves reports whether the view still says which replicas could be promoted.
 func (v view) serves() bool {
 	if v.excuses() {
 		return time.Since(v.asked) < viewForDown
@@ -123,8 +123,8 @@ func (v view) serves() bool {
 // it by gossip, which takes up to half of cluster-node-timeout, 15 s by default.
 const youth = 10 * time.Second
 
-// follow takes Config.Replicas, and begins to ask who could be promoted if that matters. at
-// is nil with a client of the caller's.
+// follow takes Config.Replicas, and begins to ask which replicas could be promoted if that
+// matters. at is nil with a client of the caller's.
 func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	if want == NoReplicas {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// sentinels asks all Sentinels of a primary who could be promoted.
+// sentinels asks all Sentinels of a primary which replicas could be promoted.
 type sentinels struct {
 	at Server
 

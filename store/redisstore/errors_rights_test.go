@@ -84,7 +84,7 @@ func TestNoChannels(t *testing.T) {
 func TestRightsForReplicas(t *testing.T) {
 	testserver.NeedRedis(t)
 	t.Parallel()
-	for rights, want := range map[string]string{"-@admin": "'role'", "-@admin +role": "", "-wait": "'wait'"} {
+	for rights, want := range map[string]string{"-role": "'role'", "-@admin +role": "", "-wait": "'wait'"} {
 		server := testserver.Redis(t, append([]string{"--user", "default", "on", "nopass", "~*", "&*", "+@all"}, strings.Fields(rights)...)...)
 		s, err := Open(t.Context(), Server{Addrs: []string{server.Addr}}, Config{Replicas: 1})
 		if err == nil {

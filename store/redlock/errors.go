@@ -223,6 +223,15 @@ func (s *Store) tooYoung(young, pending set, lack int) error {
 	return e
 }
 
+// unknown is the error of a request that too few servers have answered, where last is what
+// one of them said. That it was unavailable says nothing of what the others have done.
+func unknown(what string, last error) error {
+	if errors.Is(last, driver.ErrUnavailable) {
+		last = errors.New(last.Error())
+	}
+	return fmt.Errorf("redlock: %w: %s: %w", driver.ErrUnknown, what, last)
+}
+
 // silence adds to an error which servers did not answer, and why if that is known.
 func (s *Store) silence(err error, silent set, answers []answer) error {
 	if silent == 0 {

@@ -359,6 +359,22 @@ func TestUnansweredReleaseInLine(t *testing.T) {
 	}
 }
 
+// A release that a majority did not hear has ended the claim on the others.
+func TestReleaseOfAMinorityIsUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServers(t, 3)
+		locks := s.open(1)
+		c, _ := acquire(t, locks[0], claimOf("k"), time.Minute)
+		time.Sleep(time.Second) // until all hold
+		for _, node := range s.list[:2] {
+			node.set(func() { node.cut = true })
+		}
+		if err := locks[0].Release(t.Context(), c); !errors.Is(err, driver.ErrUnknown) || errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("%v, want ErrUnknown, and not ErrUnavailable: one server has released it", err)
+		}
+	})
+}
+
 // A context that ends while the servers are silent leaves nothing behind once
 // they answer.
 func TestAbandonedAttemptIsCleanedUp(t *testing.T) {

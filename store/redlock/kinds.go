@@ -72,7 +72,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	case lost > len(s.nodes)-s.quorum:
 		return driver.ErrLost
 	}
-	return fmt.Errorf("redlock: %w: %d of %d servers show the new owner: %w", driver.ErrUnknown, done, len(s.nodes), last)
+	return unknown(fmt.Sprintf("%d of %d servers show the new owner", done, len(s.nodes)), last)
 }
 
 // name has one node show the owner of what the claim c holds there.
@@ -191,5 +191,5 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	case lost > len(s.nodes)-s.quorum:
 		return driver.Grant{}, driver.ErrLost
 	}
-	return driver.Grant{}, fmt.Errorf("redlock: %w: %d of %d servers have downgraded: %w", driver.ErrUnknown, done.count(), len(s.nodes), last)
+	return driver.Grant{}, unknown(fmt.Sprintf("%d of %d servers have downgraded", done.count(), len(s.nodes)), last)
 }

@@ -84,7 +84,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		// Also the nodes that were not reached end the claim when they answer again,
 		// perhaps before the caller repeats this release: it must not take that for a
 		// loss.
-		return fmt.Errorf("redlock: %w: %s: %w", driver.ErrUnknown, s.names(silent), last)
+		return unknown(s.names(silent), last)
 	case held && ended+silent.count() < s.quorum, ended == 0:
 		return driver.ErrLost
 	}

@@ -14,24 +14,18 @@ import (
 	"github.com/batonhq/baton/lab/markup"
 )
 
-// The widths of pictures, in pixels.
-const (
-	Wide   = 760
-	Narrow = 360 // for a phone
-)
+// wide is how wide a picture is, in pixels.
+const wide = 760
 
 // PictureName is the name of the file of a question's picture.
-func PictureName(question string, l language.Language, width int) string {
-	if width == Narrow {
-		return question + "." + string(l) + ".narrow.svg"
-	}
+func PictureName(question string, l language.Language) string {
 	return question + "." + string(l) + ".svg"
 }
 
-// Draw writes the record's picture as SVG, in a language and a width. It depends on
+// Draw writes the record's picture as SVG, in a language. It depends on
 // nothing else, and follows the reader's choice of light or dark.
-func (r *Record) Draw(w io.Writer, title string, l language.Language, width int) error {
-	c := &canvas{m: markup.New(w), in: l, width: float64(width)}
+func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
+	c := &canvas{m: markup.New(w), in: l}
 	var body func()
 	height := 0.0
 	switch {
@@ -46,12 +40,12 @@ func (r *Record) Draw(w io.Writer, title string, l language.Language, width int)
 	default:
 		return fmt.Errorf("the record of %q has no picture", r.Question)
 	}
-	titles := c.wrap(title, 15*bold, c.width-24)
+	titles := c.wrap(title, 15*bold, wide-24)
 	top := 14 + 20*float64(len(titles))
-	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", width, charts.Length(top+height)),
-		"width", width, "height", charts.Length(top+height), "role", "img", "aria-label", title, "lang", l)
+	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", wide, charts.Length(top+height)),
+		"width", wide, "height", charts.Length(top+height), "role", "img", "aria-label", title, "lang", l)
 	c.m.Raw("\n<style>" + style + "</style>\n")
-	c.m.Empty("rect", "width", width, "height", charts.Length(top+height), "class", "paper")
+	c.m.Empty("rect", "width", wide, "height", charts.Length(top+height), "class", "paper")
 	for i, line := range titles {
 		c.m.Element("text", line, "x", 12, "y", charts.Length(22+20*float64(i)), "class", "title")
 	}
@@ -88,9 +82,8 @@ svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #
 
 // A canvas is the picture while it is drawn.
 type canvas struct {
-	m     *markup.Writer
-	in    language.Language
-	width float64
+	m  *markup.Writer
+	in language.Language
 }
 
 func wideRune(r rune) bool { return textwidth.OfRune(r) == 2 }

@@ -80,11 +80,7 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 	if chart.Bound != nil {
 		ys = append(ys, chart.Bound.At)
 	}
-	beside := c.width >= 600 // the names stand at the ends of the lines, or in a legend below
-	left, right := 58.0, c.width-14
-	if beside {
-		right -= min(names, 200) + 8
-	}
+	left, right := 58.0, wide-14-(min(names, 200)+8) // the names are at the ends of the lines
 	top, bottom := 24.0, 24+plotHigh
 	x := axis(xs, chart.LogX, left, right)
 	if chart.LogX {
@@ -111,9 +107,6 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 		ends[i].y = at
 	}
 	slices.SortStableFunc(ends, func(a, b label) int { return cmp.Compare(a.y, b.y) })
-	if !beside {
-		height += 18 * float64(len(ends))
-	}
 	return height, func() {
 		for _, v := range y.ticks(6) {
 			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(left)+" "+charts.Length(y.at(v))+"H"+charts.Length(right))
@@ -146,15 +139,9 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 			c.m.End()
 			c.m.Raw("\n")
 		}
-		for i, e := range ends {
+		for _, e := range ends {
 			c.m.Start("g", "class", "s"+strconv.Itoa(e.n%colours))
-			if beside {
-				c.m.Element("text", e.name, "x", charts.Length(right+8), "y", charts.Length(e.y+4), "class", "small name")
-			} else {
-				ly := bottom + 56 + 18*float64(i)
-				c.m.Empty("path", "class", "dot", "d", charts.Marks[e.n%len(charts.Marks)], "transform", "translate(20 "+charts.Length(ly-4)+")")
-				c.m.Element("text", e.name, "x", 32, "y", charts.Length(ly), "class", "small name")
-			}
+			c.m.Element("text", e.name, "x", charts.Length(right+8), "y", charts.Length(e.y+4), "class", "small name")
 			c.m.End()
 		}
 	}
@@ -162,29 +149,23 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 
 // bars draws a bar for each value, with the value at its end.
 func (c *canvas) bars(chart *Chart) (height float64, draw func()) {
-	beside := c.width >= 600
 	left := 12.0
 	most, shown := 0.0, 0.0
 	for _, b := range chart.Bars {
-		if beside {
-			left = max(left, min(22+breadth(b.Name.In(c.in), 13), 300))
-		}
+		left = max(left, min(22+breadth(b.Name.In(c.in), 13), 300))
 		most, shown = max(most, b.Value), max(shown, breadth(b.Shown.In(c.in), 13))
 	}
 	if chart.Bound != nil {
 		most = max(most, chart.Bound.At)
 	}
-	right := c.width - 20 - shown
+	right := wide - 20 - shown
 	to := func(v float64) float64 {
 		if most <= 0 {
 			return left
 		}
 		return left + (right-left)*v/most
 	}
-	step := 34.0
-	if !beside {
-		step = 48
-	}
+	const step = 34.0
 	top := 8.0
 	if chart.Bound != nil {
 		top += 16
@@ -193,12 +174,7 @@ func (c *canvas) bars(chart *Chart) (height float64, draw func()) {
 	return bottom + 28, func() {
 		for i, b := range chart.Bars {
 			y := top + step*float64(i)
-			if beside {
-				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", charts.Length(y+16))
-			} else {
-				c.m.Element("text", b.Name.In(c.in), "x", 12, "y", charts.Length(y+12))
-				y += 17
-			}
+			c.m.Element("text", b.Name.In(c.in), "x", 12, "y", charts.Length(y+16))
 			class, text := "holds", "bold"
 			if b.Bad {
 				class, text = "wrong", "bold bad"
@@ -210,26 +186,21 @@ func (c *canvas) bars(chart *Chart) (height float64, draw func()) {
 		if b := chart.Bound; b != nil {
 			c.m.Empty("path", "class", "lane", "stroke-dasharray", "5 4", "d", "M"+charts.Length(to(b.At))+" "+charts.Length(top-4)+"V"+charts.Length(bottom-6), "fill", "none")
 			anchor := "middle"
-			if to(b.At) > c.width*.7 {
+			if to(b.At) > wide*.7 {
 				anchor = "end"
 			}
 			c.m.Element("text", b.Name.In(c.in), "x", charts.Length(to(b.At)), "y", charts.Length(top-8), "class", "small soft", "text-anchor", anchor)
 		}
-		c.m.Element("text", chart.X.In(c.in), "x", charts.Length(c.width-12), "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", "end")
+		c.m.Element("text", chart.X.In(c.in), "x", charts.Length(wide-12), "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", "end")
 	}
 }
 
 // flow draws what each limiter allowed and refused over time.
 func (c *canvas) flow(f *Flow) (height float64, draw func()) {
-	beside := c.width >= 600
-	left, right := 12.0, c.width-14
+	left, right := 12.0, wide-14.0
 	high, step, top := 44.0, 62.0, 26.0
-	if beside {
-		for _, r := range f.Rows {
-			left = max(left, min(24+max(breadth(r.Name.In(c.in), 13*bold), breadth(r.Note.In(c.in), 12)), 250))
-		}
-	} else {
-		step = 94
+	for _, r := range f.Rows {
+		left = max(left, min(24+max(breadth(r.Name.In(c.in), 13*bold), breadth(r.Note.In(c.in), 12)), 250))
 	}
 	most := 1
 	for _, r := range f.Rows {
@@ -250,8 +221,8 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 			x := left + (right-left)*ms/float64(f.Length)
 			c.m.Empty("path", "class", "rule", "d", "M"+charts.Length(x)+" "+charts.Length(top-6)+"V"+charts.Length(bottom))
 			anchor := "middle"
-			if x+breadth(charts.Length(ms/1000)+" s", 12)/2 > c.width {
-				x, anchor = c.width, "end"
+			if x+breadth(charts.Length(ms/1000)+" s", 12)/2 > wide {
+				x, anchor = wide, "end"
 			}
 			c.m.Element("text", charts.Length(ms/1000)+" s", "x", charts.Length(x), "y", charts.Length(bottom+15), "class", "small soft", "text-anchor", anchor)
 		}
@@ -264,9 +235,6 @@ func (c *canvas) flow(f *Flow) (height float64, draw func()) {
 			}
 			c.m.Element("text", r.Name.In(c.in), "x", 12, "y", charts.Length(y+15), "class", "bold")
 			c.m.Element("text", r.Note.In(c.in), "x", 12, "y", charts.Length(y+32), "class", note)
-			if !beside {
-				y += 41
-			}
 			w := (right - left) / float64(len(r.Parts))
 			for j, p := range r.Parts {
 				x := left + w*float64(j)

@@ -66,17 +66,15 @@ func TestPicturesFit(t *testing.T) {
 	}
 	for _, r := range all {
 		for _, l := range language.All {
-			for _, width := range []int{Wide, Narrow} {
-				var b bytes.Buffer
-				if err := r.Draw(&b, "Who holds it, and for how long, if the one before has crashed?", l, width); err != nil {
-					t.Fatal(err)
-				}
-				if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
-					t.Errorf("%s: a number is missing", r.Question)
-				}
-				for _, problem := range outside(t, &b, float64(width)) {
-					t.Errorf("%s, %s, %d pixels: %s", r.Question, l, width, problem)
-				}
+			var b bytes.Buffer
+			if err := r.Draw(&b, "Who holds it, and for how long, if the one before has crashed?", l); err != nil {
+				t.Fatal(err)
+			}
+			if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+				t.Errorf("%s: a number is missing", r.Question)
+			}
+			for _, problem := range outside(t, &b, wide) {
+				t.Errorf("%s, %s: %s", r.Question, l, problem)
 			}
 		}
 	}
@@ -249,14 +247,12 @@ func TestExtremesAreDrawn(t *testing.T) {
 		if err := read(t, r); err != nil {
 			t.Fatal(err)
 		}
-		for _, width := range []int{Wide, Narrow} {
-			var b bytes.Buffer
-			if err := r.Draw(&b, "title", language.English, width); err != nil {
-				t.Fatal(err)
-			}
-			if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
-				t.Errorf("%d, %d pixels wide: a number is missing: %.3000s", n, width, text)
-			}
+		var b bytes.Buffer
+		if err := r.Draw(&b, "title", language.English); err != nil {
+			t.Fatal(err)
+		}
+		if text := b.String(); strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+			t.Errorf("%d: a number is missing: %.3000s", n, text)
 		}
 	}
 }
@@ -267,10 +263,10 @@ func TestOutsideNotices(t *testing.T) {
 	r := samples()[2]
 	r.Chart.Bars[0].Name = Plain(strings.Repeat("too long ", 20))
 	var b bytes.Buffer
-	if err := r.Draw(&b, "title", language.English, Narrow); err != nil {
+	if err := r.Draw(&b, "title", language.English); err != nil {
 		t.Fatal(err)
 	}
-	if problems := outside(t, &b, Narrow); len(problems) != 1 {
+	if problems := outside(t, &b, wide); len(problems) != 1 {
 		t.Errorf("found %q", problems)
 	}
 }

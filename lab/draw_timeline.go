@@ -25,13 +25,10 @@ type placed struct {
 func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	const right = 14.0
 	left := 12.0
-	beside := c.width >= 600 // the names stand left of the lanes, or above them
-	if beside {
-		for _, l := range t.Lanes {
-			left = max(left, min(24+breadth(l.Name.In(c.in), 13*bold), 210))
-		}
+	for _, l := range t.Lanes { // the names are left of the lanes
+		left = max(left, min(24+breadth(l.Name.In(c.in), 13*bold), 210))
 	}
-	at := func(ms int) float64 { return left + (c.width-left-right)*float64(ms)/float64(t.Length) }
+	at := func(ms int) float64 { return left + (wide-left-right)*float64(ms)/float64(t.Length) }
 
 	type lane struct {
 		*Lane
@@ -42,20 +39,10 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	var lanes []lane
 	y := 6.0
 	for _, l := range t.Lanes {
-		d := lane{Lane: l}
-		if beside {
-			d.name = c.wrap(l.Name.In(c.in), 13*bold, left-20)
-		} else {
-			d.name = c.wrap(l.Name.In(c.in), 13*bold, c.width-24)
-			y += textHigh * float64(len(d.name))
-		}
-		d.y = y
+		d := lane{Lane: l, name: c.wrap(l.Name.In(c.in), 13*bold, left-20), y: y}
 		rows := 0
 		d.labels, rows = c.labels(l, at)
-		high := barHigh + textHigh*float64(rows)
-		if beside {
-			high = max(high, textHigh*float64(len(d.name)))
-		}
+		high := max(barHigh+textHigh*float64(rows), textHigh*float64(len(d.name)))
 		y += high + 12
 		lanes = append(lanes, d)
 	}
@@ -90,14 +77,14 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	spots := make([]spot, len(legend))
 	x, ly := 12.0, bottom+38
 	for i, w := range widths {
-		if x+w > c.width && x > 12 {
+		if x+w > wide && x > 12 {
 			x, ly = 12, ly+18
 		}
 		spots[i] = spot{x, ly}
 		x += w
 	}
 	return ly + 12, func() {
-		for _, ms := range ticks(float64(t.Length), int((c.width-left)/85)) {
+		for _, ms := range ticks(float64(t.Length), int((wide-left)/85)) {
 			x := charts.Length(at(int(ms)))
 			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+charts.Length(bottom))
 			label := charts.Length(ms/1000) + " s"
@@ -110,23 +97,17 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			anchor := "middle"
 			if ms == 0 {
 				anchor = "start"
-			} else if at(int(ms)) > c.width-30 {
+			} else if at(int(ms)) > wide-30 {
 				anchor = "end"
 			}
 			c.m.Element("text", label, "x", x, "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", anchor)
 		}
 		c.m.Raw("\n")
 		for _, l := range lanes {
-			if beside {
-				for i, line := range l.name {
-					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y+15+textHigh*float64(i)), "class", "bold")
-				}
-			} else {
-				for i, line := range l.name {
-					c.m.Element("text", line, "x", 12, "y", charts.Length(l.y-5-textHigh*float64(len(l.name)-1-i)), "class", "bold")
-				}
+			for i, line := range l.name {
+				c.m.Element("text", line, "x", 12, "y", charts.Length(l.y+15+textHigh*float64(i)), "class", "bold")
 			}
-			c.m.Empty("path", "class", "lane", "d", "M"+charts.Length(left)+" "+charts.Length(l.y+barHigh/2)+"H"+charts.Length(c.width-right))
+			c.m.Empty("path", "class", "lane", "d", "M"+charts.Length(left)+" "+charts.Length(l.y+barHigh/2)+"H"+charts.Length(wide-right))
 			for _, s := range l.Spans {
 				c.span(s, at(s.From), at(s.To), l.y)
 			}
@@ -175,7 +156,7 @@ func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) 
 		p := placed{x: at(m.At), mark: m, text: text}
 		if text != "" {
 			w := breadth(text, 12)
-			p.left = max(min(p.x-4, c.width-4-w), 4)
+			p.left = max(min(p.x-4, wide-4-w), 4)
 			for p.row < len(ends) && ends[p.row] > p.left {
 				p.row++
 			}

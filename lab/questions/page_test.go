@@ -44,9 +44,7 @@ func TestPageIsFresh(t *testing.T) {
 		}
 		records[q.Name] = record
 		for _, l := range language.All {
-			for _, width := range []int{lab.Wide, lab.Narrow} {
-				want["lab/"+lab.PictureName(q.Name, l, width)] = draw(t, q, record, l, width)
-			}
+			want["lab/"+lab.PictureName(q.Name, l)] = draw(t, q, record, l)
 		}
 	}
 	if t.Failed() {
@@ -114,8 +112,7 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 			fmt.Fprintf(&b, "%d. %s\n", i+1, line.In(l))
 		}
 		fmt.Fprintf(&b, "\n```sh\nbaton-lab ask %s\n```\n\n", q.Name)
-		fmt.Fprintf(&b, "<picture><source media=\"(max-width: 600px)\" srcset=\"%[1]s%[2]s.%[3]s.narrow.svg\"><img src=\"%[1]s%[2]s.%[3]s.svg\" alt=\"%[4]s\"></picture>\n\n",
-			here, q.Name, l, strings.ReplaceAll(q.Ask.In(l), `"`, "&quot;"))
+		fmt.Fprintf(&b, "![%s](%s%s)\n\n", q.Ask.In(l), here, lab.PictureName(q.Name, l))
 		for _, table := range record.Tables {
 			markdown(&b, table, l)
 		}

@@ -234,7 +234,7 @@ func (l *asking) show(q *lab.Question, record *lab.Record, kept bool) error {
 // picture writes the picture for a terminal that cannot show it. The path is "" if there is
 // none.
 func (l *asking) picture(q *lab.Question, record *lab.Record, kept bool) (path string) {
-	name := lab.PictureName(q.Name, language.English, lab.Wide)
+	name := lab.PictureName(q.Name, language.English)
 	if l.svg != "" {
 		if !kept {
 			return ""
@@ -245,7 +245,7 @@ func (l *asking) picture(q *lab.Question, record *lab.Record, kept bool) (path s
 	if err == nil {
 		path = filepath.Join(dir, "baton", "lab", name)
 		if err = os.MkdirAll(filepath.Dir(path), 0o755); err == nil {
-			err = drawInto(path, q.Ask, record, language.English, lab.Wide)
+			err = drawInto(path, q.Ask, record, language.English)
 		}
 	}
 	if err != nil {
@@ -272,21 +272,19 @@ func (l *asking) keep(q *lab.Question, record *lab.Record) error {
 	return replace(filepath.Join(l.save, q.Name+".json"), b.Bytes())
 }
 
-// drawAll draws a record in both languages and both widths.
+// drawAll draws a record in both languages.
 func drawAll(dir string, title lab.Text, record *lab.Record) error {
 	for _, l := range language.All {
-		for _, width := range []int{lab.Wide, lab.Narrow} {
-			if err := drawInto(filepath.Join(dir, lab.PictureName(record.Question, l, width)), title, record, l, width); err != nil {
-				return err
-			}
+		if err := drawInto(filepath.Join(dir, lab.PictureName(record.Question, l)), title, record, l); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-func drawInto(path string, title lab.Text, record *lab.Record, l language.Language, width int) error {
+func drawInto(path string, title lab.Text, record *lab.Record, l language.Language) error {
 	var b bytes.Buffer
-	if err := record.Draw(&b, title.In(l), l, width); err != nil {
+	if err := record.Draw(&b, title.In(l), l); err != nil {
 		return err
 	}
 	return replace(path, b.Bytes())
@@ -330,8 +328,7 @@ func (a *app) drawCommand() *cobra.Command {
 		Use:   "draw --svg DIRECTORY FILE…",
 		Short: "Draw the pictures of experiments that were made before",
 		Long: `Draws what baton-lab ask --save has kept: of each FILE the picture in English and in
-Chinese, as wide as a page and as wide as a phone. The same FILE gives the same pictures,
-byte by byte, on any machine.`,
+Chinese. The same FILE gives the same pictures, byte by byte, on any machine.`,
 		Example: `  baton-lab draw --svg pictures records/*.json`,
 		Args:    cobra.MinimumNArgs(1),
 	}

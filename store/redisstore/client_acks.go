@@ -106,15 +106,21 @@ func (c *client) askBehind(ctx context.Context, at *redis.Client, node string, a
 	before := plain("role")
 	wait := plain("wait", ask.Await(node), left())
 	after := plain("role")
-	who := wait
+	who, nodes := wait, wait
 	if ask.Who {
 		who = plain("info", "server")
 	}
+	if ask.Nodes != nil && ask.Nodes(node) {
+		nodes = plain("cluster", "nodes")
+	}
 	results := flush(ctx, p, cmds, c.result)
 
-	said := wire.Acks{Node: node, Err: cmp.Or(results[wait].Err, results[who].Err)}
+	said := wire.Acks{Node: node, Err: cmp.Or(results[wait].Err, results[who].Err, results[nodes].Err)}
 	if ask.Who {
 		said.Server = lines(text(results[who].Value))["run_id"]
+	}
+	if nodes != wait {
+		said.Cluster = text(results[nodes].Value)
 	}
 	var err1, err2 error
 	said.Offset, _, err1 = role(results[before])

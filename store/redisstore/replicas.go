@@ -111,6 +111,16 @@ func (v view) excuses() bool {
 	return false
 }
 
+// by is the view with what the primary has just said in a call of Cluster.
+func (v *view) by(a *wire.Acks) *view {
+	if a.Cluster == "" {
+		return v
+	}
+	now := *v
+	now.replicas, _ = replicasOf(a.Cluster, v.shard)
+	return &now
+}
+
 // serves reports whether the view still says which replicas could be promoted.
 func (v view) serves() bool {
 	if v.excuses() {
@@ -142,7 +152,10 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	switch {
 	case want != AllReplicas:
 		if want == AutoReplicas {
-			return nil
+			return c.Primaries(ctx, func(n wire.Node) error {
+				r.meet(ctx, n.(node), c.cluster != nil)
+				return nil
+			})
 		}
 		return s.mayRun(ctx, needs)
 	case c.cluster != nil:
@@ -160,6 +173,22 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	ctx, r.stop = context.WithCancel(context.Background())
 	go r.run(ctx)
 	return nil
+}
+
+// meet counts the replicas of a primary: the first lock would wait in vain for one that is
+// not there.
+func (r *replicas) meet(ctx context.Context, n node, cluster bool) {
+	at := ""
+	if cluster {
+		at = n.c.(*redis.Client).Options().Addr
+	}
+	_, connected, err := role(n.DoAll(ctx, [][]string{{"ROLE"}})[0])
+	switch {
+	case mayNot(err):
+		r.denied.Store(true)
+	case err == nil: // else the first lock asks again
+		r.connected.Store(at, len(connected))
+	}
 }
 
 // mayRun returns a *PermissionError if the primary denies a command. With the first lock
@@ -236,7 +265,18 @@ func (r *replicas) ask(ttl time.Duration) *wire.Acks {
 	if r.want == NoReplicas || r.denied.Load() {
 		return nil
 	}
-	return &wire.Acks{Await: r.await, Lacks: r.lacks, Within: min(ackPatience, ttl/4), Who: r.who, Err: errNotAsked}
+	a := &wire.Acks{Await: r.await, Lacks: r.lacks, Within: min(ackPatience, ttl/4), Who: r.who, Err: errNotAsked}
+	if r.want == AllReplicas && !r.who {
+		a.Nodes = r.excuses
+	}
+	return a
+}
+
+// excuses reports whether the last view of a primary of Cluster excuses a replica. Each call
+// then asks whether that is still so: the replica may have come back and been promoted.
+func (r *replicas) excuses(node string) bool {
+	v := r.view(node)
+	return v != nil && v.excuses()
 }
 
 var errNotAsked = errors.New("the client has not asked")
@@ -278,6 +318,7 @@ func (r *replicas) lacks(a *wire.Acks) bool {
 	if r.want != AllReplicas || v == nil {
 		return false
 	}
+	v = v.by(a)
 	for addr := range a.Replicas {
 		if a.Late(addr) && r.needs(v, addr, a) {
 			return true
@@ -316,6 +357,7 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 		case v.server != a.Server:
 			e.Err = errors.New("the server is not the primary that the Sentinels name")
 		default:
+			v = v.by(a)
 			for addr := range v.replicas {
 				if a.Late(addr) && r.needs(v, addr, a) {
 					e.Missing = append(e.Missing, addr)

@@ -173,6 +173,11 @@ func TestReplicasMissing(t *testing.T) {
 	at := func(m map[string]int64) wire.Acks { return wire.Acks{Offset: 10, Replicas: m} }
 	both, one, late := map[string]int64{"h:1": 10, "h:2": 12}, map[string]int64{"h:1": 10}, map[string]int64{"h:1": 10, "h:2": 9}
 	could, down := map[string]bool{"h:1": true, "h:2": true}, map[string]bool{"h:1": true, "h:2": false}
+	by := func(flag string) wire.Acks { // by what the primary says in the same call
+		a := at(one)
+		a.Cluster = "a h:0@1 myself,master - 0 0 1 connected 0-100\nb h:1@2 slave a 0 0 1 connected\nc h:2@3 slave," + flag + " a 0 0 1 connected\n"
+		return a
+	}
 	hangs := seen(0, "", down)
 	hangs.down = map[string]acknowledged{"h:2": {9, time.Now().Add(-viewFor)}}
 	for name, c := range map[string]struct{ got, want string }{
@@ -187,6 +192,8 @@ func TestReplicasMissing(t *testing.T) {
 		"all, one new":       {say(seen(0, "", map[string]bool{"h:1": true}), at(late)), "missing: h:2"},
 		"all, old view":      {say(seen(viewFor, "", could), at(both)), "for too long no answer"},
 		"all, no view":       {say(&replicas{want: AllReplicas, kick: make(chan struct{}, 1)}, at(both)), "for too long no answer"},
+		"all, back by now":   {say(seen(0, "", down), by("connected")), "missing: h:2"},
+		"all, still down":    {say(seen(0, "", down), by("fail")), ""},
 		"all, other primary": {say(seen(0, "another", could), at(both)), "not the primary"},
 		"all, no answer":     {say(seen(0, "", could), wire.Acks{Err: context.DeadlineExceeded}), "deadline exceeded"},
 		"all, demoted":       {say(seen(0, "", could), wire.Acks{Err: &wire.ServerError{Text: "READONLY the server is a replica by now"}}), "READONLY"},
@@ -299,6 +306,36 @@ func TestAutoReplicasOfAUserWithFewRights(t *testing.T) {
 		}
 		if f := examine(t, s)["replication"]; f.Severity != driver.Unsafe || !strings.Contains(f.Mend, "+role +wait") {
 			t.Errorf("%s: doctor says %+v", rights, f)
+		}
+	}
+}
+
+// With auto the first lock does not wait for a replica where there is none.
+func TestAutoReplicasOfAPrimaryWithout(t *testing.T) {
+	t.Parallel()
+	cluster := testserver.SharedRedisCluster(t)
+	for name, at := range map[string]Server{
+		"one server": {Addrs: []string{testserver.Redis(t).Addr}},
+		"Cluster":    {Addrs: cluster.Addrs(), Cluster: true},
+	} {
+		s, err := Open(t.Context(), at, Config{Replicas: AutoReplicas, Prefix: strings.ToLower(driver.NewID()) + ":"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		known := 0
+		s.replicas.connected.Range(func(_, n any) bool {
+			known++
+			if n != 0 {
+				t.Errorf("%s: %v replicas", name, n)
+			}
+			return true
+		})
+		if known == 0 {
+			t.Errorf("%s: no primary was asked", name)
+		}
+		if _, err := s.Acquire(t.Context(), driver.Request{Claim: claimOf("job", driver.NewID()), TTL: time.Minute}); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

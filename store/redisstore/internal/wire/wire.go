@@ -59,21 +59,23 @@ type Call struct {
 // Acks are what a primary says of its replicas right after a call. The client asks on the
 // connection of the call.
 type Acks struct {
-	Await  func(node string) int // how many replicas the primary is to wait for; node is its address in Cluster, else ""
-	Lacks  func(*Acks) bool      // whether to wait for one more: those that have acknowledged may be others than needed
-	Within time.Duration         // for how long at most
-	Who    bool                  // ask for Server, too
+	Await  func(node string) int  // how many replicas the primary is to wait for; node is its address in Cluster, else ""
+	Lacks  func(*Acks) bool       // whether to wait for one more: those that have acknowledged may be others than needed
+	Within time.Duration          // for how long at most
+	Who    bool                   // ask for Server, too
+	Nodes  func(node string) bool // whether to ask for Cluster, too; nil: no
 
 	Node     string
 	Server   string           // run_id
 	Offset   int64            // in the stream of replication: the call's own, or a later one
 	Replicas map[string]int64 // the offsets that replicas have acknowledged, by their addresses
+	Cluster  string           // CLUSTER NODES
 	Err      error            // what kept the primary from saying all that
 }
 
 // Answered sets what was said.
 func (a *Acks) Answered(said Acks) {
-	a.Node, a.Server, a.Offset, a.Replicas, a.Err = said.Node, said.Server, said.Offset, said.Replicas, said.Err
+	a.Node, a.Server, a.Offset, a.Replicas, a.Cluster, a.Err = said.Node, said.Server, said.Offset, said.Replicas, said.Cluster, said.Err
 }
 
 // Late reports whether a replica has not acknowledged the call.

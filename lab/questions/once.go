@@ -153,6 +153,9 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 		cmd.Stdout, cmd.Stderr = output, output
 		return output, func() { _ = cmd.Process.Kill() }, cmd.Wait, cmd.Start()
 	}
+	if _, err := r.Baton(ctx); err != nil { // it may have to be built, which is no part of the experiment
+		return err
+	}
 	r.Start()
 
 	before.Begin(lab.Works, lab.Text{})

@@ -26,18 +26,7 @@ type limiting struct {
 	rates     []string
 	algorithm string
 	burst     int64
-	parts     int64
-	classic   bool
 	maxWait   time.Duration
-}
-
-// flags are those of a simulation.
-func (k *limiting) flags(cmd *cobra.Command) {
-	k.rateFlags(cmd)
-	f := cmd.Flags()
-	f.Int64Var(&k.parts, "parts", 0, "how many sub-windows a sliding window has (default: 10 up to 10s, else 60)")
-	f.BoolVar(&k.classic, "classic", false, "let a sliding window forget its oldest sub-window as a whole, early")
-	_ = cmd.MarkFlagRequired("rate")
 }
 
 func (k *limiting) rateFlags(cmd *cobra.Command) {
@@ -50,7 +39,7 @@ func (k *limiting) rateFlags(cmd *cobra.Command) {
 // above refuses zero where a flag gives it, as zero stands for a flag that was not
 // given.
 func (k *limiting) above(cmd *cobra.Command) error {
-	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "parts": k.parts <= 0, "max-wait": k.maxWait <= 0} {
+	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "max-wait": k.maxWait <= 0} {
 		if zero && cmd.Flags().Changed(flag) {
 			return usage("--%s %s: it must be above zero", flag, cmd.Flag(flag).Value)
 		}

@@ -135,13 +135,6 @@ func kindTable() string {
 	return strings.TrimSpace(b.String())
 }
 
-func kindNames() (names []string) {
-	for _, k := range deploy.Kinds {
-		names = append(names, k.Name)
-	}
-	return names
-}
-
 // faultTable describes each fault for the help.
 func faultTable() string {
 	var b strings.Builder
@@ -149,13 +142,6 @@ func faultTable() string {
 		fmt.Fprintf(&b, "%s %-16s %s\n", f.ID, f.Name, f.Does)
 	}
 	return b.String()
-}
-
-func faultNames() (names []string) {
-	for _, f := range fault.WithFronts() {
-		names = append(names, f.ID, f.Name)
-	}
-	return names
 }
 
 func (v *verifying) check(cmd *cobra.Command) error {

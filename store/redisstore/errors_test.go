@@ -76,6 +76,7 @@ func TestErrorCodes(t *testing.T) {
 		"@user_script: 62: -NOREPLICAS Not enough good replicas to write.":                                                 driver.ErrUnavailable,
 		"ERR Error running script (call to f_1): @user_script:7: @user_script: 7: The user executing the script can't run": driver.ErrDenied,
 		"ERR Error running script (call to f_1): @user_script:7: WRONGTYPE Operation against a key":                        driver.ErrUnknown,
+
 		"NOPERM this user has no permissions":     driver.ErrDenied,
 		"ERR something in the middle of a script": driver.ErrUnknown,
 		"WRONGTYPE Operation against a key":       driver.ErrUnknown,

@@ -31,8 +31,8 @@ const (
 	// down does not count, one that is cut off from the primary alone does.
 	AllReplicas Replicas = -1
 
-	// AutoReplicas is one replica, if any is connected. It is none where the server lets its
-	// user not run ROLE and WAIT.
+	// AutoReplicas is one replica, if any is connected. It is none where the user may not run
+	// ROLE and WAIT.
 	AutoReplicas Replicas = -2
 )
 
@@ -74,12 +74,12 @@ type replicas struct {
 
 	look  func(context.Context, map[string]view) // asks for all views
 	views atomic.Pointer[map[string]view]        // by node
+	kick  chan struct{}
+	stop  context.CancelFunc
+	done  chan struct{}
 
 	mu   sync.Mutex
 	down map[string]acknowledged // by address, of those that a view called down
-	kick chan struct{}
-	stop context.CancelFunc
-	done chan struct{}
 }
 
 // acknowledged is the last offset that the primary told of a replica, and since when.
@@ -150,13 +150,12 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	r.want, r.kick, r.done = want, make(chan struct{}, 1), make(chan struct{})
 	needs := [][]string{{"ROLE"}, {"WAIT", "0", "1"}}
 	switch {
+	case want == AutoReplicas:
+		return c.Primaries(ctx, func(n wire.Node) error {
+			r.meet(ctx, n.(node), c.cluster != nil)
+			return nil
+		})
 	case want != AllReplicas:
-		if want == AutoReplicas {
-			return c.Primaries(ctx, func(n wire.Node) error {
-				r.meet(ctx, n.(node), c.cluster != nil)
-				return nil
-			})
-		}
 		return s.mayRun(ctx, needs)
 	case c.cluster != nil:
 		r.look, needs = c.lookCluster, append(needs, []string{"CLUSTER", "NODES"})

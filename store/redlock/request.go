@@ -223,6 +223,11 @@ func (r *round) armLocked() {
 	})
 }
 
+// counts reports whether an answer is one of those that make a majority.
+func (r *round) counts(a *answer) bool {
+	return a.answered && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes)
+}
+
 // certainLocked reports whether the answers that are missing change nothing of what the
 // caller is told.
 func (r *round) certainLocked() bool {
@@ -230,7 +235,7 @@ func (r *round) certainLocked() bool {
 	for i := range r.answers {
 		switch a := &r.answers[i]; {
 		case !a.answered:
-		case a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes):
+		case r.counts(a):
 			yes++
 		case r.kind == acquire || errors.Is(a.err, driver.ErrLost):
 			no++
@@ -252,7 +257,7 @@ func (r *round) decidedLocked() bool {
 			// the queue grants, one of the others may hold what is being released.
 			more = r.spare.count()
 		}
-		if a.answered && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes) {
+		if r.counts(a) {
 			yes++
 		}
 		if a.answered && (a.err == nil || !unreachable(a.err)) {

@@ -2,8 +2,9 @@ package main
 
 import "github.com/batonhq/baton/internal/cli"
 
-// What is printed, as baton-lab prints it.
+// What baton-lab does and prints in the same way.
 var (
+	does       = cli.Does
 	safe       = cli.Safe
 	shellWord  = cli.ShellWord
 	short      = cli.Short

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,6 +14,22 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/open"
 )
+
+// Ran marks errors of commands, to tell them from errors in their usage.
+type Ran struct{ error }
+
+func (r Ran) Unwrap() error { return r.error }
+
+// Does makes the body of a command. It marks errors, so that they are not taken for
+// cobra's.
+func Does(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := body(cmd.Context(), args); err != nil {
+			return Ran{err}
+		}
+		return nil
+	}
+}
 
 // Wrong says what is wrong with the arguments. The URL of a store is secret even in the
 // wrong place: Wrong leaves the secrets out of every argument that is one.

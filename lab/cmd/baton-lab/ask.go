@@ -71,7 +71,7 @@ Chinese.
 	f.StringVar(&l.svg, "svg", "", "write pictures into this `DIRECTORY`, which is made if it is missing")
 	f.StringVar(&l.save, "save", "", "keep what was seen in this `DIRECTORY`, which is made if it is missing")
 	a.outputFlag(cmd)
-	cmd.RunE = does(func(ctx context.Context, args []string) error {
+	cmd.RunE = cli.Does(func(ctx context.Context, args []string) error {
 		asJSON, err := a.json()
 		if err != nil {
 			return err
@@ -334,7 +334,7 @@ Chinese. The same FILE gives the same pictures, byte by byte, on any machine.`,
 	}
 	cmd.Flags().StringVar(&svg, "svg", "", "write pictures into this `DIRECTORY`, which is made if it is missing")
 	_ = cmd.MarkFlagRequired("svg")
-	cmd.RunE = does(func(_ context.Context, args []string) error {
+	cmd.RunE = cli.Does(func(_ context.Context, args []string) error {
 		var records []*lab.Record
 		for _, path := range args {
 			record, err := readRecord(path)

@@ -79,7 +79,7 @@ repetitions, the program's build, go and platform, cpus, and method. -o markdown
 	f.StringVar(&b.html, "html", "", "also write a page with plots to this `FILE`")
 	a.storeFlag(cmd)
 	f.StringVarP(&a.output, "output", "o", "text", "form of the answer: text, json or markdown")
-	cmd.RunE = does(func(ctx context.Context, args []string) error {
+	cmd.RunE = cli.Does(func(ctx context.Context, args []string) error {
 		if cmd.Flags().Changed("for") && b.plan.For <= 0 {
 			return usage("--for %v: it is a duration above zero", b.plan.For)
 		}

@@ -68,7 +68,7 @@ func run(args []string) int {
 		return 0
 	}
 	var own *exit
-	if !errors.As(err, &own) && !errors.As(err, new(ran)) {
+	if !errors.As(err, &own) && !errors.As(err, new(cli.Ran)) {
 		err = usage("%w", cli.Misspelt(cmd, err)) // cobra's own: nothing ran
 	}
 	code := codeOf(err)
@@ -79,22 +79,6 @@ func run(args []string) int {
 		}
 	}
 	return code
-}
-
-// ran marks errors of commands, to tell them from errors in their usage.
-type ran struct{ error }
-
-func (r ran) Unwrap() error { return r.error }
-
-// does makes the body of a command. It marks errors, so that they are not taken for
-// cobra's.
-func does(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := body(cmd.Context(), args); err != nil {
-			return ran{err}
-		}
-		return nil
-	}
 }
 
 // codeOf finds the exit code of an error.

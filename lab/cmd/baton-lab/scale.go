@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/lab/scale"
 )
 
@@ -30,7 +31,7 @@ docs/scale.json and docs/scale.md of a clone of Baton's repository. It needs Lin
 	f.StringVar(&cfg.Only, "only", "", "measure only these `STORES`, with commas between them, and keep the figures of the others")
 	f.BoolVar(&cfg.Render, "render", false, "measure nothing: make the page again")
 	f.StringVar(&cfg.Root, "root", ".", "the `DIRECTORY` of the clone")
-	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+	cmd.RunE = cli.Does(func(ctx context.Context, _ []string) error {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		return scale.Run(ctx, cfg)

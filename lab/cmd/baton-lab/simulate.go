@@ -90,7 +90,7 @@ on each request.`,
 	f.StringVar(&svg, "svg", "", "draw the timeline into `FILE`")
 	a.outputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return does(func(_ context.Context, args []string) error {
+		return cli.Does(func(_ context.Context, args []string) error {
 			asJSON, err := a.json()
 			if err != nil {
 				return err

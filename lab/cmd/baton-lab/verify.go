@@ -96,7 +96,7 @@ nanoseconds.
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`, which is made, or empty")
 	a.storeFlag(cmd)
 	a.outputFlag(cmd)
-	cmd.RunE = does(func(ctx context.Context, _ []string) error {
+	cmd.RunE = cli.Does(func(ctx context.Context, _ []string) error {
 		asJSON, err := a.json()
 		if err != nil {
 			return err

@@ -24,7 +24,7 @@ const (
 	Exclusive Promise = "E" // no two clients believe at the same instant
 	Fenced    Promise = "F" // tokens rise; a resource that checks them takes no stale write
 	Lively    Promise = "L" // after the last fault every waiter is granted in time, and nothing leaks
-	Bounded   Promise = "B" // a limiter admits no more than its limit
+	Bounded   Promise = "B" // a limiter admits what its limit allows, no more and no less
 )
 
 // Rules are what the run had to keep.

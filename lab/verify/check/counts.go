@@ -86,19 +86,15 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 		if d.Result == history.Granted {
 			left += d.N
 		}
-		v := Violation{Check: "counts", Key: key, From: d.Called, To: d.Returned, Ops: []history.Op{d.Op}}
+		v := Violation{Promise: Bounded, Check: "counts", Key: key, From: d.Called, To: d.Returned, Ops: []history.Op{d.Op}}
 		switch {
 		case d.Result == history.Granted && d.N > most:
-			v.Promise = Bounded
 			f.violation(v, "%s was allowed %d, when there was room for %d at most", name(d.Op), d.N, most)
 		case left > most:
-			v.Promise = Bounded
 			f.violation(v, "%s was told that there was room for %d, when it was for %d at most", name(d.Op), left, most)
 		case d.Result == history.Refused && d.N <= least:
-			v.Promise = Lively
 			f.violation(v, "%s was refused %d, when there was room for %d at least: the others are lost", name(d.Op), d.N, least)
 		case left < least:
-			v.Promise = Lively
 			f.violation(v, "%s was told that there was room for %d, when it was for %d at least: the others are lost", name(d.Op), left, least)
 		}
 		room.is(d, unseen)

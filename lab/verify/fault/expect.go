@@ -8,8 +8,8 @@ import (
 )
 
 // A Verdict is the claim about a kind of store under a fault: a sign for each of the
-// promises E, F and L.
-type Verdict struct{ E, F, L Sign }
+// promises E, F, L and B.
+type Verdict struct{ E, F, L, B Sign }
 
 // A Sign is the claim about one promise.
 type Sign byte
@@ -28,12 +28,13 @@ func (v Verdict) String() string {
 	return string([]byte{byte(v.E), byte(v.F), byte(v.L)})
 }
 
-// Of returns the claim about one promise. A limiter's promise has no sign of its own:
-// stores keep counts as they keep locks, so it has that of E.
+// Of returns the claim about one promise.
 func (v Verdict) Of(p check.Promise) Sign {
 	switch p {
-	case check.Exclusive, check.Bounded:
+	case check.Exclusive:
 		return v.E
+	case check.Bounded:
+		return v.B
 	case check.Fenced:
 		return v.F
 	case check.Lively:
@@ -80,6 +81,12 @@ const expected = `
 	f33   .      .      .                .     .               .                +++      +++        +++   .
 `
 
+// counted are the cells in which stores keep counts otherwise than locks. Elsewhere B
+// has the sign of E.
+var counted = map[[2]string]Sign{
+	{"postgres", "f10"}: Breaks, // decisions do not wait for the disk
+}
+
 // kept are the faults that cost no lease, and the kinds for which that is claimed; all
 // kinds, if none is named. A database has few connections and each new one takes
 // several round trips; a Redlock waits a second for a server.
@@ -116,7 +123,7 @@ func Expect(kind, fault string) (v Verdict, ok bool) {
 	lines := strings.Split(strings.TrimSpace(expected), "\n")
 	column := slices.IndexFunc(strings.Fields(lines[0]), func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), kind) })
 	if column >= 0 && slices.ContainsFunc(frontFaults, func(f Fault) bool { return f.ID == fault }) {
-		return Verdict{Holds, Holds, Holds}, true // nothing of the store breaks
+		return Verdict{Holds, Holds, Holds, Holds}, true // nothing of the store breaks
 	}
 	for _, l := range lines[1:] {
 		cells := strings.Fields(l)
@@ -125,9 +132,13 @@ func Expect(kind, fault string) (v Verdict, ok bool) {
 		}
 		c := cells[column+1]
 		if c == string(NoSuch) {
-			return Verdict{NoSuch, NoSuch, NoSuch}, true
+			return Verdict{NoSuch, NoSuch, NoSuch, NoSuch}, true
 		}
-		return Verdict{Sign(c[0]), Sign(c[1]), Sign(c[2])}, true
+		v = Verdict{Sign(c[0]), Sign(c[1]), Sign(c[2]), Sign(c[0])}
+		if b, ok := counted[[2]string{kind, fault}]; ok {
+			v.B = b
+		}
+		return v, true
 	}
 	return Verdict{}, false
 }

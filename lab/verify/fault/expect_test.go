@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/batonhq/baton/lab/verify/check"
 	"github.com/batonhq/baton/lab/verify/deploy"
 )
 
@@ -56,12 +57,17 @@ func TestEveryCellIsExpected(t *testing.T) {
 			}
 		}
 	}
-	if v, ok := Expect("redis", "f16"); !ok || v != (Verdict{Holds, Holds, Breaks}) {
+	if v, ok := Expect("redis", "f16"); !ok || v != (Verdict{Holds, Holds, Breaks, Holds}) {
 		t.Errorf("redis under f16: %v, want ++-", v)
+	}
+	for kind, want := range map[string]Sign{"postgres": Breaks, "mariadb": Holds, "sentinel": Breaks} {
+		if v, ok := Expect(kind, "f10"); !ok || v.Of(check.Bounded) != want {
+			t.Errorf("limits on %s under f10: %v, want %c", kind, v, want)
+		}
 	}
 	for _, f := range frontFaults { // the store is not broken
 		for _, k := range deploy.Kinds {
-			if v, ok := Expect(k.Name, f.ID); !ok || v != (Verdict{Holds, Holds, Holds}) {
+			if v, ok := Expect(k.Name, f.ID); !ok || v != (Verdict{Holds, Holds, Holds, Holds}) {
 				t.Errorf("%s under %s: %v, want +++", k.Name, f.ID, v)
 			}
 		}

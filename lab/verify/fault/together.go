@@ -104,13 +104,13 @@ func together(parts []Fault) (f Fault, err error) {
 // expectAll is the claim when several faults set in together: for each promise the
 // weakest claim under one of them.
 func expectAll(kind string, faults []string) (v Verdict, ok bool) {
-	v = Verdict{Holds, Holds, Holds}
+	v = Verdict{Holds, Holds, Holds, Holds}
 	for _, f := range faults {
 		one, ok := Expect(kind, f)
 		if !ok {
 			return Verdict{}, false
 		}
-		v = Verdict{weaker(v.E, one.E), weaker(v.F, one.F), weaker(v.L, one.L)}
+		v = Verdict{weaker(v.E, one.E), weaker(v.F, one.F), weaker(v.L, one.L), weaker(v.B, one.B)}
 	}
 	return v, true
 }

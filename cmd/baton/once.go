@@ -16,6 +16,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/supervise"
+	"github.com/batonhq/baton/internal/transcript"
 	"github.com/batonhq/baton/once"
 )
 
@@ -378,8 +379,8 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	case end.err != nil:
 		return nil, rec.failed(&exit{end.code, end.err}, end.err.Error(), false)
 	}
-	rec.text.exit = end.code
-	switch text := rec.text.encode(); {
+	rec.text.Exit = end.code
+	switch text := rec.text.Encode(); {
 	case end.code == 0:
 		return text, nil
 	case o.isFinal(end.code) && !end.late:
@@ -400,7 +401,7 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	if final, ok := errors.AsType[*once.FinalError](err); ok {
 		text, err = []byte(final.Text), nil
 	}
-	if n := rec.text.omitted; n > 0 && err == nil {
+	if n := rec.text.Omitted; n > 0 && err == nil {
 		a.say("the output is too long to be kept: its last %d bytes were not recorded", n)
 	}
 	if err != nil {
@@ -412,11 +413,11 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 		}
 		return err
 	}
-	t, err := decodeTranscript(text)
-	if err != nil || t.exit == 0 {
+	t, err := transcript.Decode(text)
+	if err != nil || t.Exit == 0 {
 		return err
 	}
-	return &exit{t.exit, nil}
+	return &exit{t.Exit, nil}
 }
 
 // notRecorded says that the outcome of the command was not recorded.
@@ -462,11 +463,11 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 	} else if err != nil {
 		return err
 	}
-	t, err := decodeTranscript(text)
+	t, err := transcript.Decode(text)
 	if err != nil { // another program wrote it, with package once
-		t = &transcript{pieces: []piece{{1, text}}}
+		t = &transcript.Transcript{Pieces: []transcript.Piece{{Stream: 1, Data: text}}}
 		if failed {
-			t = &transcript{exit: exitFailed, pieces: []piece{{2, append(text, '\n')}}}
+			t = &transcript.Transcript{Exit: exitFailed, Pieces: []transcript.Piece{{Stream: 2, Data: append(text, '\n')}}}
 		}
 	}
 	if o.noReplay {
@@ -474,7 +475,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 	} else {
 		a.say("%q is done: replaying its output", safe(key))
 		replayed := make(chan error, 1)
-		go func() { replayed <- t.replay(a.stdout, a.stderr) }()
+		go func() { replayed <- t.Replay(a.stdout, a.stderr) }()
 		given, err := untilSignal(replayed, sigs)
 		if given != nil {
 			return stoppedBy(given)
@@ -482,12 +483,12 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		if err != nil {
 			return fmt.Errorf("replaying the output: %w", err)
 		}
-		if t.omitted > 0 { // also if quiet: the replay is not what the command printed
-			a.complain("the last %d bytes of the output were not recorded", t.omitted)
+		if t.Omitted > 0 { // also if quiet: the replay is not what the command printed
+			a.complain("the last %d bytes of the output were not recorded", t.Omitted)
 		}
 	}
-	if t.exit != 0 {
-		return &exit{t.exit, nil}
+	if t.Exit != 0 {
+		return &exit{t.Exit, nil}
 	}
 	return nil
 }

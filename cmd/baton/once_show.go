@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/transcript"
 	"github.com/batonhq/baton/once"
 )
 
@@ -161,12 +162,12 @@ type recordView struct {
 // viewRecord is a record with its output.
 func viewRecord(rec driver.Record) recordView {
 	v := viewState(rec)
-	t, err := decodeTranscript(rec.Result)
+	t, err := transcript.Decode(rec.Result)
 	switch {
 	case !rec.Done && !rec.Retry:
 	case err == nil:
-		v.Exit, v.Omitted, v.Error = &t.exit, t.omitted, string(t.output(0))
-		v.Stdout, v.Stderr = string(t.output(1)), string(t.output(2))
+		v.Exit, v.Omitted, v.Error = &t.Exit, t.Omitted, string(t.Output(0))
+		v.Stdout, v.Stderr = string(t.Output(1)), string(t.Output(2))
 	case rec.Retry:
 		v.Error = string(rec.Result)
 	case rec.Failed:

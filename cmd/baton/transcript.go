@@ -3,111 +3,17 @@ package main
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"math"
 	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/cli"
+	"github.com/batonhq/baton/internal/transcript"
 )
-
-// A transcript is what a command has left: its exit code and its output, each piece
-// with the number of its stream, in the order in which it was read. Of one that failed,
-// a piece of stream 0 says what else baton knows of its end. It is recorded as
-//
-//	baton-once 1 EXIT OMITTED
-//	STREAM LENGTH
-//	<so many bytes>STREAM LENGTH
-//	…
-type transcript struct {
-	exit    int
-	omitted int64 // bytes of output that were not recorded for lack of room
-	pieces  []piece
-}
-
-type piece struct {
-	stream int // 0, 1 or 2
-	data   []byte
-}
-
-const (
-	transcriptHead = "baton-once 1 "
-	mostHead       = 64
-	mostPieceHead  = len("2 262144\n")
-)
-
-func (t *transcript) encode() []byte {
-	b := fmt.Appendf(nil, "%s%d %d\n", transcriptHead, t.exit, t.omitted)
-	for _, p := range t.pieces {
-		b = fmt.Appendf(b, "%d %d\n", p.stream, len(p.data))
-		b = append(b, p.data...)
-	}
-	return b
-}
-
-var errNotTranscript = errors.New("not written by baton once")
-
-func decodeTranscript(text []byte) (*transcript, error) {
-	rest, ok := bytes.CutPrefix(text, []byte(transcriptHead))
-	if !ok {
-		return nil, errNotTranscript
-	}
-	two := func() (a, b int64, ok bool) {
-		line, after, ok1 := bytes.Cut(rest, []byte("\n"))
-		first, second, ok2 := bytes.Cut(line, []byte(" "))
-		a, err1 := strconv.ParseInt(string(first), 10, 64)
-		b, err2 := strconv.ParseInt(string(second), 10, 64)
-		rest = after
-		return a, b, ok1 && ok2 && err1 == nil && err2 == nil
-	}
-	exit, omitted, ok := two()
-	if !ok || exit < 0 || exit > 255 || omitted < 0 {
-		return nil, errNotTranscript
-	}
-	t := &transcript{exit: int(exit), omitted: omitted}
-	for len(rest) > 0 {
-		stream, n, ok := two()
-		if !ok || stream < 0 || stream > 2 || n < 0 || n > int64(len(rest)) {
-			return nil, errNotTranscript
-		}
-		t.pieces = append(t.pieces, piece{int(stream), rest[:n]})
-		rest = rest[n:]
-	}
-	return t, nil
-}
-
-// output is everything that was written to one stream.
-func (t *transcript) output(stream int) []byte {
-	var all []byte
-	for _, p := range t.pieces {
-		if p.stream == stream {
-			all = append(all, p.data...)
-		}
-	}
-	return all
-}
-
-// replay writes each piece to its stream.
-func (t *transcript) replay(stdout, stderr io.Writer) error {
-	for _, p := range t.pieces {
-		to := stdout
-		switch p.stream {
-		case 0:
-			continue
-		case 2:
-			to = stderr
-		}
-		if _, err := to.Write(p.data); err != nil {
-			return err
-		}
-	}
-	return nil
-}
 
 // A recorder keeps the output of a command and passes it on.
 type recorder struct {
@@ -118,9 +24,9 @@ type recorder struct {
 	passing        sync.WaitGroup
 
 	mu   sync.Mutex
-	text transcript
+	text transcript.Transcript
 	size int // of text, encoded
-	last []piece
+	last []transcript.Piece
 	open bool
 }
 
@@ -131,7 +37,7 @@ const mostOfFailure = 3 << 10
 // A failedRun is a command that failed, and left no outcome.
 type failedRun struct {
 	*exit
-	left transcript
+	left transcript.Transcript
 }
 
 func (f *failedRun) Unwrap() error { return f.exit }
@@ -139,25 +45,25 @@ func (f *failedRun) Unwrap() error { return f.exit }
 // failed is the end of a command, of which baton knows more by why, with the end of its
 // output if that is to be kept.
 func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
-	f := &failedRun{end, transcript{exit: end.code}}
+	f := &failedRun{end, transcript.Transcript{Exit: end.code}}
 	if why != "" {
-		f.left.pieces = []piece{{0, []byte(cut(cli.WithoutCredentials(why), 500))}}
+		f.left.Pieces = []transcript.Piece{{Stream: 0, Data: []byte(cut(cli.WithoutCredentials(why), 500))}}
 	}
 	if !output {
 		return f
 	}
-	first := len(f.left.pieces)
-	f.left.omitted = r.text.omitted
-	for _, p := range r.text.pieces {
-		f.left.omitted += int64(len(p.data))
+	first := len(f.left.Pieces)
+	f.left.Omitted = r.text.Omitted
+	for _, p := range r.text.Pieces {
+		f.left.Omitted += int64(len(p.Data))
 	}
 	for _, p := range r.last {
-		f.left.omitted -= int64(len(p.data))
+		f.left.Omitted -= int64(len(p.Data))
 	}
-	f.left.pieces = append(f.left.pieces, r.last...)
-	for len(f.left.encode()) > check.MaxFailure { // of very many pieces
-		f.left.omitted += int64(len(f.left.pieces[first].data))
-		f.left.pieces = slices.Delete(f.left.pieces, first, first+1)
+	f.left.Pieces = append(f.left.Pieces, r.last...)
+	for len(f.left.Encode()) > check.MaxFailure { // of very many pieces
+		f.left.Omitted += int64(len(f.left.Pieces[first].Data))
+		f.left.Pieces = slices.Delete(f.left.Pieces, first, first+1)
 	}
 	return f
 }
@@ -165,7 +71,7 @@ func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
 // failureText is what a record keeps of the end of an attempt.
 func failureText(err error) string {
 	if f, ok := errors.AsType[*failedRun](err); ok {
-		return string(f.left.encode())
+		return string(f.left.Encode())
 	}
 	return cli.WithoutCredentials(err.Error())
 }
@@ -173,15 +79,15 @@ func failureText(err error) string {
 // keepLast keeps the end of the output.
 func (r *recorder) keepLast(stream int, data []byte) {
 	data = data[max(0, len(data)-mostOfFailure):]
-	if n := len(r.last); n > 0 && r.last[n-1].stream == stream {
-		r.last[n-1].data = append(r.last[n-1].data, data...)
+	if n := len(r.last); n > 0 && r.last[n-1].Stream == stream {
+		r.last[n-1].Data = append(r.last[n-1].Data, data...)
 	} else {
-		r.last = append(r.last, piece{stream, bytes.Clone(data)})
+		r.last = append(r.last, transcript.Piece{Stream: stream, Data: bytes.Clone(data)})
 	}
 	size := 0
 	for i := len(r.last) - 1; i >= 0; i-- {
-		if size += len(r.last[i].data); size > mostOfFailure {
-			r.last[i].data = bytes.Clone(r.last[i].data[size-mostOfFailure:])
+		if size += len(r.last[i].Data); size > mostOfFailure {
+			r.last[i].Data = bytes.Clone(r.last[i].Data[size-mostOfFailure:])
 			r.last = slices.Delete(r.last, 0, i)
 			return
 		}
@@ -191,7 +97,7 @@ func (r *recorder) keepLast(stream int, data []byte) {
 // record makes a recorder. What it keeps does not depend on whether a process reads
 // what it passes on.
 func record(stdout, stderr io.Writer) (*recorder, error) {
-	r := &recorder{size: mostHead}
+	r := &recorder{size: transcript.MostHead}
 	for stream, to := range []io.Writer{stdout, stderr} {
 		end, given, err := os.Pipe()
 		if err != nil {
@@ -318,25 +224,25 @@ func (r *recorder) keep(stream int, data []byte) {
 	defer r.mu.Unlock()
 	r.keepLast(stream, data)
 	t := &r.text
-	last := len(t.pieces) - 1
+	last := len(t.Pieces) - 1
 	head := 0
-	if last < 0 || t.pieces[last].stream != stream {
-		head = mostPieceHead
+	if last < 0 || t.Pieces[last].Stream != stream {
+		head = transcript.MostPieceHead
 	}
 	// Output after a gap is left out, too.
 	room := max(0, check.MaxResult-r.size-head)
-	if t.omitted > 0 {
+	if t.Omitted > 0 {
 		room = 0
 	}
 	kept := data[:min(len(data), room)]
-	t.omitted += int64(len(data) - len(kept))
+	t.Omitted += int64(len(data) - len(kept))
 	switch {
 	case len(kept) == 0:
 		return
 	case head > 0:
-		t.pieces = append(t.pieces, piece{stream, bytes.Clone(kept)})
+		t.Pieces = append(t.Pieces, transcript.Piece{Stream: stream, Data: bytes.Clone(kept)})
 	default:
-		t.pieces[last].data = append(t.pieces[last].data, kept...)
+		t.Pieces[last].Data = append(t.Pieces[last].Data, kept...)
 	}
 	r.size += head + len(kept)
 }

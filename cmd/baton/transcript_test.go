@@ -12,28 +12,8 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/transcript"
 )
-
-func TestTranscriptComesBack(t *testing.T) {
-	t.Parallel()
-	for _, want := range []*transcript{
-		{},
-		{exit: 255, omitted: 1 << 40, pieces: []piece{{1, []byte("a\nb")}, {2, []byte("\x00\xff1 3\n")}, {1, []byte("c")}}},
-	} {
-		got, err := decodeTranscript(want.encode())
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%q came back as %+v, %v", want.encode(), got, err)
-		}
-	}
-	for _, text := range []string{
-		"", "{}", "baton-once 1 ", "baton-once 1 0", "baton-once 1 0 0", "baton-once 1 256 0\n", "baton-once 1 0 -1\n", "baton-once 2 0 0\n",
-		"baton-once 1 0 0\n1 2\na", "baton-once 1 0 0\n3 1\na", "baton-once 1 0 0\n1 -1\n", "baton-once 1 0 0\n1\n", "baton-once 1 0 0\n1 99999999999999999999\n",
-	} {
-		if got, err := decodeTranscript([]byte(text)); err == nil {
-			t.Errorf("%q was read as %+v", text, got)
-		}
-	}
-}
 
 // Pieces keep their stream and their order. Those that cannot be passed on are kept as
 // well.
@@ -52,8 +32,8 @@ func TestRecorder(t *testing.T) {
 		t.Error("somebody was left behind")
 	}
 	r.passOn(nil)
-	if want := []piece{{1, []byte("out")}, {2, []byte("err")}}; !reflect.DeepEqual(r.text.pieces, want) || stderr.String() != "err" {
-		t.Errorf("recorded %v, passed on %q", r.text.pieces, stderr.String())
+	if want := []transcript.Piece{{Stream: 1, Data: []byte("out")}, {Stream: 2, Data: []byte("err")}}; !reflect.DeepEqual(r.text.Pieces, want) || stderr.String() != "err" {
+		t.Errorf("recorded %v, passed on %q", r.text.Pieces, stderr.String())
 	}
 }
 
@@ -66,23 +46,23 @@ func (w writer) Write(p []byte) (int, error) { return w(p) }
 func TestRecorderNeverKeepsTooMuch(t *testing.T) {
 	t.Parallel()
 	for _, step := range []int{1, 2, 7, 1000, 100_000, check.MaxResult} {
-		r := &recorder{size: mostHead}
-		r.text.exit = 255
+		r := &recorder{size: transcript.MostHead}
+		r.text.Exit = 255
 		line := []byte(strings.Repeat("x", step))
 		total := 0
-		for i := 0; r.text.omitted < 1000; i++ {
+		for i := 0; r.text.Omitted < 1000; i++ {
 			r.keep(1+i%2, line)
 			total += step
 		}
-		text := r.text.encode()
+		text := r.text.Encode()
 		if len(text) > check.MaxResult || step < 1000 && len(text) < check.MaxResult/3 {
 			t.Errorf("in steps of %d: %d bytes are recorded", step, len(text))
 		}
-		got, err := decodeTranscript(text)
+		got, err := transcript.Decode(text)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := len(got.output(1)) + len(got.output(2)) + int(got.omitted); n != total {
+		if n := len(got.Output(1)) + len(got.Output(2)) + int(got.Omitted); n != total {
 			t.Errorf("in steps of %d: %d of %d bytes are accounted for", step, n, total)
 		}
 	}
@@ -104,7 +84,7 @@ func TestRecorderIsLate(t *testing.T) {
 	if r.stop(0) {
 		t.Error("somebody was left behind")
 	}
-	if got := r.text.output(1); string(got) != "onetwo" {
+	if got := r.text.Output(1); string(got) != "onetwo" {
 		t.Errorf("recorded %q", got)
 	}
 }

@@ -270,3 +270,11 @@ func (tb *tab) key(keys string) {
 		}
 	}
 }
+
+// tab opens the tab of a number, as a keyboard does, and waits until it is drawn: until then
+// the page shows the one before.
+func (tb *tab) tab(number string) {
+	tb.t.Helper()
+	tb.key(number)
+	tb.until(`document.body.dataset.tab === ["locks", "limits", "once", "events"][` + number + ` - 1]`)
+}

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +18,13 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/testserver"
+	"github.com/batonhq/baton/internal/transcript"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/server/page"
 	"github.com/batonhq/baton/store/memstore"
+	"github.com/batonhq/baton/store/redisstore"
 )
 
 // busy makes a site on which a lot goes on.
@@ -331,7 +337,7 @@ func TestLanguages(t *testing.T) {
 		}
 	}
 	for _, tab := range []string{"4", "3", "2", "1"} {
-		tb.key(tab)
+		tb.tab(tab)
 		tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
 		english("tab " + tab)
 	}
@@ -370,7 +376,7 @@ func TestContrast(t *testing.T) {
 		look("break")
 		tb.do(`document.getElementById("actCancel").click()`)
 		for _, tab := range []string{"2", "3", "4"} {
-			tb.key(tab)
+			tb.tab(tab)
 			tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
 			look("tab " + tab)
 		}
@@ -484,8 +490,7 @@ func TestNothingHasHappened(t *testing.T) {
 	s := serve(t, store, store, nil)
 	tb := browse(t, s.url, options{})
 	for _, key := range []string{"1", "2", "3", "4"} {
-		tb.key(key)
-		tb.until(`document.querySelector("#tabs [aria-selected=true]").id === "tab-" + ["locks", "limits", "once", "events"][` + key + ` - 1]`)
+		tb.tab(key)
 		tb.until(`document.getElementById("status").classList.contains("live")`)
 		if key == "4" {
 			tb.until(`document.getElementById("noEvents").checkVisibility()`)
@@ -496,6 +501,88 @@ func TestNothingHasHappened(t *testing.T) {
 		tb.until(`document.getElementById("status").classList.contains("gone")`)
 		s.start()
 		tb.until(`document.getElementById("status").classList.contains("live")`)
+	}
+}
+
+// A page whose store is away says so on every tab that shows it, and goes on when it is back.
+func TestStoreAway(t *testing.T) {
+	server := testserver.Redis(t, "--appendonly", "yes")
+	store, err := redisstore.Open(t.Context(), redisstore.Server{Addrs: []string{server.Addr}}, redisstore.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	s := serve(t, store, store, nil)
+	lock(t, s.locks, "k")
+	tb := browse(t, s.url, options{})
+	tb.until(hasRow("k"))
+	for _, key := range []string{"1", "2", "3"} {
+		tb.tab(key)
+		tb.until(`document.getElementById("status").classList.contains("live")`)
+		server.Kill()
+		tb.until(`document.getElementById("alarm").checkVisibility() && document.getElementById("status").classList.contains("late")`)
+		server.Restart()
+		tb.until(`document.getElementById("status").classList.contains("live")`)
+	}
+}
+
+// What fails, what it exits with and how long it took can be seen, and who waits longest.
+func TestFailures(t *testing.T) {
+	store := memstore.New()
+	s := serve(t, store, store, nil)
+	failed := transcript.Transcript{Exit: 3, Pieces: []transcript.Piece{{Stream: 0, Data: []byte("stopped after <b>1s</b>")}}}
+	_, _ = s.once.Do(t.Context(), "import", func(context.Context, once.Attempt) ([]byte, error) {
+		return nil, errors.New(string(failed.Encode()))
+	})
+	_, _ = s.once.Do(t.Context(), "pay", func(context.Context, once.Attempt) ([]byte, error) { return nil, errors.New("the bank is closed") })
+	lock(t, s.locks, "k")
+	go func() { _, _ = s.others.Lock(t.Context(), "k") }()
+	tb := browse(t, s.url, options{})
+	tb.until(hasRow("k", "1 · "))
+	tb.tab("3")
+	tb.until(hasRow("import", "failed · exit 3", "stopped after <b>1s</b>") + " && " + hasRow("pay", "failed", "the bank is closed"))
+}
+
+// axe-core finds nothing in the page that keeps people from using it.
+func TestAccessible(t *testing.T) {
+	testserver.Npm(t)
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("axe")); err != nil {
+		t.Fatal(err)
+	}
+	install := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--prefer-offline")
+	install.Dir = dir
+	if out, err := install.CombinedOutput(); err != nil {
+		t.Fatalf("npm ci: %v\n%s", err, out)
+	}
+	axe, err := os.ReadFile(filepath.Join(dir, "node_modules/axe-core/axe.min.js"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := busy(t)
+	for _, o := range []options{{width: 1280, height: 900}, {width: 390, height: 844, dark: true, lang: "zh-CN"}} {
+		tb := browse(t, s.url, o)
+		tb.until(`document.querySelectorAll("#rows tr").length === 50`)
+		tb.do(string(axe) + "; undefined")
+		look := func(what string) {
+			t.Helper()
+			for _, found := range eval[[]string](tb, `axe.run({ resultTypes: ["violations"] }).then((r) => r.violations.map((v) => v.impact + " " + v.id + ": " + v.help + ": " + v.nodes.map((n) => n.html.slice(0, 160)).join(" | ")))`) {
+				t.Errorf("%d px, %s: %s", o.width, what, found)
+			}
+		}
+		for _, tab := range []string{"4", "3", "2", "1"} {
+			tb.tab(tab)
+			tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
+			look("tab " + tab)
+		}
+		tb.until(waitedFor)
+		tb.do(`document.querySelector("#hotList button").click()`)
+		tb.until(`document.querySelectorAll("#waiters li").length > 0`)
+		look("detail")
+		tb.do(`document.getElementById("break").click()`)
+		look("break")
+		tb.do(`document.getElementById("actCancel").click(); document.getElementById("keys").click()`)
+		look("help")
 	}
 }
 

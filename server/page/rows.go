@@ -10,6 +10,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/transcript"
 )
 
 // Kinds of lists.
@@ -25,7 +26,7 @@ type row struct {
 	at    time.Duration // what its times count from, on the clock of the page
 	asked time.Duration // when the store was asked for it last
 	view  any           // what is sent to the browser
-	rank  [3]int64      // by each of the orders of its kind: the highest first
+	rank  [4]int64      // by each of the orders of its kind: the highest first
 	order int64         // the rank by which the list is being sorted
 
 	lock driver.KeyInfo // of kindLocks
@@ -33,7 +34,7 @@ type row struct {
 
 // orders are those of each kind beside that by key, as in row.rank.
 var orders = map[string][]string{
-	kindLocks:  {"waiting", "oldest", "ends"},
+	kindLocks:  {"waiting", "longest", "oldest", "ends"},
 	kindLimits: {"used", "share", "reset"},
 	kindOnce:   {"newest", "attempts"},
 }
@@ -60,8 +61,9 @@ type lockView struct {
 	named
 	AsksFor string `json:"asksFor,omitempty"` // shown
 	holderView
-	Holders int `json:"holders"`
-	Waiters int `json:"waiters"`
+	Holders int   `json:"holders"`
+	Waiters int   `json:"waiters"`
+	Longest int64 `json:"longest,omitempty"` // since when the one who waits longest does
 }
 
 type holderView struct {
@@ -108,7 +110,10 @@ type limitView struct {
 // recordView is an operation of once.
 type recordView struct {
 	named
-	State    string `json:"state"` // begun, done, failed
+	State    string `json:"state"`          // begun, done, failed, final
+	Exit     int    `json:"exit,omitempty"` // of the command that failed
+	Why      string `json:"why,omitempty"`  // it failed
+	Took     int64  `json:"took,omitempty"` // ms
 	Attempts int64  `json:"attempts"`
 	Owner    string `json:"owner"`
 	Token    string `json:"token,omitempty"`
@@ -121,7 +126,12 @@ func stamp(at, d time.Duration) int64 { return max(1, (at + d).Milliseconds()) }
 
 func lockRow(info driver.KeyInfo, at time.Duration) *row {
 	v := lockView{named: name(info.Key), AsksFor: asksFor(info.Key), Holders: len(info.Holders), Waiters: len(info.Waiters)}
-	oldest, ends := int64(math.MinInt64), int64(math.MinInt64)
+	longest, oldest, ends := int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64)
+	for _, w := range info.Waiters { // not each store lists them in the order in which they came
+		if since := viewWaiter(w, at).Since; since != 0 && (v.Longest == 0 || since < v.Longest) {
+			v.Longest, longest = since, -since
+		}
+	}
 	if len(info.Holders) > 0 {
 		v.holderView = viewHolder(info.Holders[0], at)
 		if v.Since != 0 {
@@ -129,7 +139,7 @@ func lockRow(info driver.KeyInfo, at time.Duration) *row {
 		}
 		ends = -v.Ends
 	}
-	return &row{key: info.Key, at: at, asked: at, view: v, rank: [3]int64{int64(v.Waiters), oldest, ends}, lock: info}
+	return &row{key: info.Key, at: at, asked: at, view: v, rank: [4]int64{int64(v.Waiters), longest, oldest, ends}, lock: info}
 }
 
 func viewHolder(h driver.HolderInfo, at time.Duration) holderView {
@@ -239,7 +249,7 @@ func limitRow(st limits.State, at time.Duration) *row {
 	if st.Of > 0 {
 		share = int64(1e6 * float64(st.Used) / float64(st.Of))
 	}
-	return &row{key: st.Key, at: at, asked: at, view: v, rank: [3]int64{st.Used, share, v.Reset}}
+	return &row{key: st.Key, at: at, asked: at, view: v, rank: [4]int64{st.Used, share, v.Reset}}
 }
 
 func recordRow(rec driver.Record, at time.Duration) *row {
@@ -251,6 +261,11 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	switch {
 	case rec.Retry:
 		v.State = "failed"
+		why := string(rec.Result)
+		if t, err := transcript.Decode(rec.Result); err == nil {
+			v.Exit, why = t.Exit, string(t.Output(0))
+		}
+		v.Why = driver.Printable(why)
 	case rec.Failed:
 		v.State = "final"
 	case rec.Done:
@@ -258,6 +273,9 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	}
 	if rec.Done || rec.Retry {
 		last = rec.Finished
+		if !rec.Began.IsZero() && last.After(rec.Began) { // by the clocks of two machines, perhaps
+			v.Took = max(1, last.Sub(rec.Began).Milliseconds())
+		}
 	}
 	if !last.IsZero() {
 		v.Last = last.UnixMilli()
@@ -265,5 +283,5 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	if rec.Left > 0 {
 		v.Until = stamp(at, rec.Left.Round(time.Second))
 	}
-	return &row{key: rec.Key, at: at, asked: at, view: v, rank: [3]int64{v.Last, rec.Attempts}}
+	return &row{key: rec.Key, at: at, asked: at, view: v, rank: [4]int64{v.Last, rec.Attempts}}
 }

@@ -77,7 +77,7 @@ func usedWords(page, script string) map[string]bool {
 	add(script, `\bt\("([\w.]+)"[,)]`)
 	add(script, `"(theme(?:Auto|Light|Dark))"`)
 	for of, names := range map[string][]string{
-		"":     {"locks", "limits", "once", "events", "key", "heldBy", "heldFor", "timeLeft", "waiting", "token", "used", "rate", "fresh", "state", "attempts", "lastBy", "last", "keptFor", "gone", "connecting"},
+		"":     {"locks", "limits", "once", "events", "key", "heldBy", "heldFor", "timeLeft", "waiting", "token", "used", "rate", "fresh", "state", "attempts", "lastBy", "took", "last", "keptFor", "gone", "connecting"},
 		"hot.": {"locks", "limits"}, "mode.": {"exclusive", "shared"}, "kind.": {"window", "estimate", "bucket", "several", "unknown"}, "state.": {"begun", "done", "failed", "final"},
 		"empty.": {"locks", "limits", "once"}, "order.": slices.Concat([]string{"key"}, orders[kindLocks], orders[kindLimits], orders[kindOnce]),
 		"keys.":  {"search", "rows", "open", "pages", "tabs", "order", "ask", "break", "language", "theme", "close", "help"},

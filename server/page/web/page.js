@@ -16,10 +16,10 @@ const kept = (place, key, value) => {
 };
 
 const tabs = ["locks", "limits", "once", "events"];
-const orders = { locks: ["", "waiting", "oldest", "ends"], limits: ["", "used", "share", "reset"], once: ["", "newest", "attempts"], events: [""] };
+const orders = { locks: ["", "waiting", "longest", "oldest", "ends"], limits: ["", "used", "share", "reset"], once: ["", "newest", "attempts"], events: [""] };
 const state = {
   tab: "locks", prefix: "", from: 0, open: "", seq: 0, start: "",
-  order: { locks: "", limits: "used", once: "newest", events: "" },
+  order: { locks: "", limits: "share", once: "newest", events: "" },
   lang: Object.hasOwn(words, kept("localStorage", "baton.lang") || "") ? kept("localStorage", "baton.lang") : document.documentElement.lang,
   theme: kept("localStorage", "baton.theme") || "auto",
   token: kept("sessionStorage", "baton.token") || "",
@@ -137,7 +137,11 @@ const columns = {
       put(cell, !row.ends ? "–" : left <= 0 ? t("ended") : span(left));
       toggle(cell, "soon", row.ends && left < 2000);
     }],
-    ["waiting", "num", (cell, row) => { put(cell, row.waiters ? number(row.waiters) : "–"); toggle(cell, "many", row.waiters > 0); toggle(cell, "muted", !row.waiters); }],
+    ["waiting", "num", (cell, row) => {
+      put(cell, !row.waiters ? "–" : row.longest ? t("waitingSince", { n: number(row.waiters), time: span(now() - row.longest) }) : number(row.waiters));
+      toggle(cell, "many", row.waiters > 0);
+      toggle(cell, "muted", !row.waiters);
+    }],
     ["token", "num mono wide", (cell, row) => put(cell, row.token ?? "–")],
   ],
   limits: [
@@ -161,15 +165,22 @@ const columns = {
     ["fresh", "num", (cell, row) => put(cell, row.reset ? span(row.reset - now()) : "–")],
   ],
   once: [
-    ["key", "", (cell, row) => { const [, tag] = keyCell(cell, row, true); tag.hidden = true; }],
+    ["key", "", (cell, row) => {
+      const [, tag] = keyCell(cell, row, true);
+      tag.hidden = true;
+      if (!cell.children[1]) cell.append(el("div", "why"));
+      put(cell.children[1], row.why ?? "");
+      cell.children[1].hidden = !row.why;
+    }],
     ["state", "", (cell, row) => {
       if (!cell.firstChild) cell.append(el("span", "tag"));
-      put(cell.firstChild, t("state." + row.state));
+      put(cell.firstChild, t("state." + row.state) + (row.exit ? " · " + t("exit", { n: row.exit }) : ""));
       toggle(cell.firstChild, "good", row.state === "done");
       toggle(cell.firstChild, "bad", row.state === "failed" || row.state === "final");
     }],
     ["attempts", "num", (cell, row) => { put(cell, number(row.attempts)); toggle(cell, "many", row.attempts > 1 && (row.state === "begun" || row.state === "failed")); }],
     ["lastBy", "wide", owner],
+    ["took", "num", (cell, row) => put(cell, row.took ? span(row.took, true) : "–")],
     ["last", "num", (cell, row) => put(cell, row.last ? t("ago", { time: span(Date.now() - row.last) }) : "–")],
     ["keptFor", "num", (cell, row) => put(cell, row.until ? span(row.until - now()) : "–")],
   ],
@@ -215,7 +226,7 @@ function drawTable() {
   model.fresh.clear();
   const list = model.list, read = list && list.read;
   put($("caption"), t(state.tab));
-  $("head").hidden = !rows.length;
+  $("table").hidden = !rows.length; // a table without rows is none for a screen reader
   $("empty").hidden = rows.length > 0 || state.tab === "events";
   put($("empty"), !read ? (list && list.soFar ? t("readingSoFar", { n: number(list.soFar) }) : t("reading"))
     : state.prefix ? t("emptyPrefix", { prefix: shown(state.prefix) }) : t("empty." + state.tab));
@@ -232,10 +243,11 @@ function drawHot() {
   $("hot").hidden = !hot.length;
   put($("hotTitle"), t(state.tab === "limits" ? "hot.limits" : "hot.locks"));
   fill($("hotList"), hot, (one) => state.tab + one.key, () => {
+    const tab = state.tab; // a click may come when another one was chosen, and is not drawn yet
     const li = el("li"), button = el("button");
     button.type = "button";
     button.append(el("span", "key"), el("b"));
-    button.addEventListener("click", () => state.tab === "locks" ? openLock(button.dataset.lock) : search(button.dataset.lock));
+    button.addEventListener("click", () => tab === "locks" ? openLock(button.dataset.lock) : search(button.dataset.lock, tab));
     li.append(button);
     return li;
   }, (li, one) => {
@@ -245,7 +257,6 @@ function drawHot() {
     put(button.lastChild, number(one.n));
     toggle(button.lastChild, "bad", one.refused);
     button.title = state.tab === "limits" ? t("hot.asked", { n: number(one.n), refused: number(one.refused ?? 0) }) : t("hot.waiting", { n: number(one.n) });
-    button.setAttribute("aria-label", label(one) + ", " + button.title);
   });
 }
 
@@ -595,9 +606,9 @@ function close() {
 $("close").addEventListener("click", close);
 
 let typing = 0;
-function search(prefix) {
+function search(prefix, tab = state.tab) {
   $("prefix").value = prefix;
-  look({ prefix, from: 0 });
+  look({ tab, prefix, from: 0 });
 }
 $("prefix").addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(() => search($("prefix").value), 200); });
 $("order").addEventListener("change", () => { state.order[state.tab] = $("order").value; look({ from: 0 }); });

@@ -18,7 +18,7 @@ import (
 const childVariable = "BATON_BENCH_CHILD"
 
 type childOrder struct {
-	Kind    string // "pair", "fight", "agent", "serve"
+	Kind    string // "pair", "fight", "agent", "serve", "rls", "rls-incr"
 	System  string
 	At      map[string][]string // where its servers listen
 	Rivals  []string
@@ -31,7 +31,7 @@ type childOrder struct {
 	Key        string
 	Arena      string // file of the shared arena
 
-	Socket string // agent, serve: where it listens
+	Socket string // agent, serve, rls, rls-incr: where it listens
 }
 
 // A childAnswer has one of its fields set.
@@ -180,6 +180,10 @@ func runChild() bool {
 			return nil, childAgent(ctx, order, ready)
 		case "serve":
 			return nil, childServe(ctx, order, ready)
+		case "rls":
+			return nil, childRLS(ctx, order, ready)
+		case "rls-incr":
+			return nil, childIncr(ctx, order, ready)
 		}
 		return nil, fmt.Errorf("no order is called %q", order.Kind)
 	}()

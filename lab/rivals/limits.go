@@ -122,6 +122,16 @@ var redisLimitRivals = []rival{
 		},
 	},
 	{
+		name:  "rls",
+		about: "Envoy's rate limit service over Baton's fixed window on redisstore, asked by grpc-go",
+		open:  openRLS("rls"),
+	},
+	{
+		name:  "rls-incr",
+		about: "the same service as envoyproxy/ratelimit decides: INCRBY and EXPIRE in a pipeline of go-redis, behind grpc-go",
+		open:  openRLS("rls-incr"),
+	},
+	{
 		name:  "throttled",
 		about: "throttled on go-redis: GCRA by compare-and-swap of the client; only where no two want one key, for it gives up after ten attempts",
 		open: func(e *env, n int) (*room, error) {
@@ -289,6 +299,16 @@ func limitWorkloads() []*workload {
 		system: "limit-redis", base: "raw", names: []string{"raw", "baton", "baton-client", "baton-sliding", "redis_rate", "ulule", "throttled"},
 		columns: oneDecisionColumns, measure: measurePairPinned,
 	}}
+	rls := func(name, title string, columns []column, measure func(context.Context, *bench, *workload, []rival) (map[string]metrics, error)) *workload {
+		return &workload{
+			name: name, title: "Redis: Envoy's rate limit service, " + title, system: "limit-redis", also: []string{"rls", "rls-incr"},
+			base: "rls-incr", names: []string{"rls-incr", "rls"}, columns: columns, measure: measure,
+		}
+	}
+	all = append(all,
+		rls("rls-redis-free", "one goroutine, not pinned", oneDecisionColumns, measurePair(Pairing{Batch: 1})),
+		rls("rls-redis", "one goroutine, all pinned to one CPU", oneDecisionColumns, measurePairPinned),
+		rls("rls-redis64", "64 goroutines, one connection", decisionColumns, oneByOne(measureDecisions(64, 64, 1))))
 	for _, keys := range []int{1, 10_000} {
 		of := "one key"
 		rivals := []string{"raw", "baton", "baton-sliding", "redis_rate", "ulule"}

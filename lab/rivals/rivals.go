@@ -81,6 +81,9 @@ var systems = map[string]system{
 	"agent":   {"Agent", nil, startAgent},    // a rival of Redis
 	"serve":   {"Server", nil, startServe},   // another
 
+	"rls":      {"Rate limit service", nil, startRLS}, // a rival of the limits on Redis
+	"rls-incr": {"INCRBY and EXPIRE", nil, startIncr}, // another
+
 	"limit-redis":   {"Redis", redisLimitRivals, likewise("limit-redis", "redis", startRedis)},
 	"limit-memory":  {"In process", memoryLimitRivals, nil},
 	"limit-pg":      {"PostgreSQL", postgresLimitRivals, likewise("limit-pg", "pg", startPostgres)},

@@ -14,7 +14,10 @@ import (
 )
 
 // startServe starts a server over Redis, in a process of its own.
-func startServe(t testserver.TB, e *env) error {
+func startServe(t testserver.TB, e *env) error { return startTCP(t, e, "serve") }
+
+// startTCP starts a process that serves at a port.
+func startTCP(t testserver.TB, e *env, system string) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free; the child takes it
 	if err != nil {
 		return err
@@ -23,7 +26,7 @@ func startServe(t testserver.TB, e *env) error {
 	if err := l.Close(); err != nil {
 		return err
 	}
-	return startDoor(t, e, "serve", childOrder{Kind: "serve", At: e.at, Socket: addr})
+	return startDoor(t, e, system, childOrder{Kind: system, At: e.at, Socket: addr})
 }
 
 // childServe is that process.
@@ -37,11 +40,15 @@ func childServe(ctx context.Context, order childOrder, ready func() error) error
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", order.Socket)
+	return serveHTTP(ctx, order.Socket, batonserver.HTTPServer(s.Handler()), ready)
+}
+
+// serveHTTP serves until ctx ends.
+func serveHTTP(ctx context.Context, addr string, h *http.Server, ready func() error) error {
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
-	h := batonserver.HTTPServer(s.Handler())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Serve(l) }()
 	defer func() { <-ended }()

@@ -129,11 +129,11 @@ func costOf(system string, n int, names ...string) *workload {
 }
 
 func redisWorkloads() []*workload {
-	doors := func(name, title string, measure func(context.Context, *bench, *workload, []rival) (map[string]metrics, error)) *workload {
+	doors := func(name, title string, columns []column, measure func(context.Context, *bench, *workload, []rival) (map[string]metrics, error)) *workload {
 		return &workload{
-			name: name, title: "Redis: lock and unlock, one goroutine, through the library, the agent and the server" + title,
+			name: name, title: "Redis: lock and unlock through the library, the agent and the server, " + title,
 			system: "redis", also: []string{"agent", "serve"}, base: "baton", names: []string{"baton", "agent", "serve"},
-			columns: pairColumns, measure: measure,
+			columns: columns, measure: measure,
 		}
 	}
 	cmds := func(n int) *workload {
@@ -145,8 +145,9 @@ func redisWorkloads() []*workload {
 	}
 	return append(freePairsOf("redis", "raw", "baton", "baton-client", "redislock", "rueidislock", "redsync"),
 		pairOf("redis", "raw", "baton", "baton-client", "redislock", "rueidislock", "redsync"),
-		doors("redis-doors-free", ", not pinned", measurePair(Pairing{Batch: 1})),
-		doors("redis-doors", ", all pinned to one CPU", measurePairPinned),
+		doors("redis-doors-free", "one goroutine, not pinned", pairColumns, measurePair(Pairing{Batch: 1})),
+		doors("redis-doors", "one goroutine, all pinned to one CPU", pairColumns, measurePairPinned),
+		doors("redis-doors64", "64 goroutines, each its own key", keysColumns, oneByOne(measureKeys(64))),
 		keysOf("redis", "raw", "baton", "rueidislock", "redislock", "redsync"),
 		contended("redis", 8, "raw-blpop", "baton", "baton-noline"),
 		contended("redis", 64, "raw-blpop", "baton", "baton-noline", "redislock", "rueidislock"),

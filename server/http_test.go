@@ -124,6 +124,28 @@ func eachStore(t *testing.T, f func(t *testing.T, open func() driver.Store)) {
 	}
 }
 
+// A client that takes gzip gets a long answer so, and a short one plain.
+func TestOnlyLongAnswersAreCompressed(t *testing.T) {
+	t.Parallel()
+	url := "http://" + serve(t, replica(t, memstore.New()))
+	encoding := func(procedure, body string) string {
+		t.Helper()
+		status, answer, fields := post(t, url+"/baton.v1.Locks/"+procedure, body, "Accept-Encoding", "gzip")
+		if status != http.StatusOK {
+			t.Fatal(status, answer)
+		}
+		return fields.Get("Content-Encoding")
+	}
+	for i := range 2 {
+		if got := encoding("Acquire", fmt.Sprintf(`{"key":"%d%s"}`, i, strings.Repeat("k", 500))); got != "" {
+			t.Errorf("a short answer is compressed by %s", got)
+		}
+	}
+	if got := encoding("List", `{}`); got != "gzip" {
+		t.Errorf("a long answer is compressed by %q", got)
+	}
+}
+
 // Two replicas serve one client: what it got at one it has at the other, by JSON and by
 // gRPC.
 func TestReplicas(t *testing.T) {

@@ -26,6 +26,10 @@ import (
 // MinSecret is the length of the shortest secret, in bytes.
 const MinSecret = 16
 
+// minCompress is how long an answer is at least that is compressed for a client that takes
+// it so: below, gzip costs more than all else that the server does.
+const minCompress = 1024
+
 // Config says which callers a Server serves, and how. Only Store must be set.
 type Config struct {
 	// Store keeps the locks, and the records of operations if it can. The caller closes
@@ -155,7 +159,8 @@ func New(cfg Config) (*Server, error) {
 	}
 	opts := []connect.HandlerOption{
 		connect.WithCodec(codec.JSON{ContentType: "json"}), connect.WithCodec(codec.JSON{ContentType: "json; charset=utf-8"}),
-		connect.WithReadMaxBytes(MaxBody), connect.WithInterceptors(connect.UnaryInterceptorFunc(s.around)),
+		connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress),
+		connect.WithInterceptors(connect.UnaryInterceptorFunc(s.around)),
 	}
 	s.errors = connect.NewErrorWriter(opts...)
 	mux := http.NewServeMux()
@@ -167,7 +172,7 @@ func New(cfg Config) (*Server, error) {
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)
 	all.HandleFunc("GET /readyz", s.readyz)
-	path, checks := grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody))
+	path, checks := grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress))
 	all.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // of any client
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 		checks.ServeHTTP(w, r)

@@ -30,6 +30,10 @@ const (
 	// maxRequest is more than the headers of a request that Envoy lets through.
 	maxRequest = 256 << 10
 
+	// minCompress is longer than an answer about a few descriptors: to compress one takes
+	// longer than to decide.
+	minCompress = 1024
+
 	// maxDescriptors is more than a proxy sends, and is matched soon. Of those that match, only
 	// limits.MaxTakes can be decided at once.
 	maxDescriptors = 128
@@ -72,7 +76,7 @@ type Config struct {
 // HTTP/2: without TLS, http.Protocols.SetUnencryptedHTTP2.
 func New(c Config) (path string, handler http.Handler) {
 	s := newService(c)
-	answer := connect.NewUnaryHandlerSimple(procedure, s.shouldRateLimit, connect.WithReadMaxBytes(maxRequest))
+	answer := connect.NewUnaryHandlerSimple(procedure, s.shouldRateLimit, connect.WithReadMaxBytes(maxRequest), connect.WithCompressMinBytes(minCompress))
 	return procedure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Connect would also read JSON, as any page in a browser can send it, and ignore
 		// what it does not know.

@@ -85,7 +85,7 @@ const doors = `
 	clients:
 	open:               * !lab* !drivertest !internal/testserver !internal/faultproxy
 	cmd/*:              * !lab* !drivertest !internal/testserver !internal/faultproxy !internal/badstores
-	server/page:        baton driver driver/* adapters/metrics internal/jsonlist once ratelimit ratelimit/top
+	server/page:        baton driver driver/* adapters/metrics internal/jsonlist internal/transcript once ratelimit ratelimit/top
 	examples/*:         * !lab*
 
 	# The laboratory, a module of its own, tries the others out, and none of them imports it.

@@ -165,7 +165,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 	}
 	if held != nil && held.Owner != "" && held.Owner == os.Getenv("BATON_OWNER") && key == os.Getenv("BATON_KEY") {
 		first.only()
-		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
+		return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q is held by the baton run (%s) that started this: it would wait for itself", safe(key), safe(held.Owner))}
 	}
 
 	announced := func() {}
@@ -183,7 +183,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 			held = now
 		}
 		if held != nil {
-			return nil, &exit{exitNotAcquired, fmt.Errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
+			return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("not acquired in %s: %s", short(time.Since(start)), describe(held))}
 		}
 	}
 	return lease, notAcquired(err, key, k)
@@ -192,7 +192,7 @@ func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string,
 // notAcquired adds advice to the error of a lock that is held.
 func notAcquired(err error, key string, k *asking) error {
 	if full, ok := errors.AsType[*baton.QueueFullError](err); ok {
-		return &exit{exitNotAcquired, fmt.Errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
+		return &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q is held, with %d waiting already, as many as --max-waiting allows; try again later, or look with: baton show %s",
 			safe(key), full.Waiting, shellWord(key))}
 	}
 	var held *baton.HeldError
@@ -200,9 +200,9 @@ func notAcquired(err error, key string, k *asking) error {
 		return err
 	}
 	if k.try {
-		return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton show %s", describe(held), shellWord(key))}
+		return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; wait with -w 10s or look with: baton show %s", describe(held), shellWord(key))}
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
+	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
 // describe says which process holds a lock, without terminal tricks in the owner's name.

@@ -202,12 +202,12 @@ func (k *serving) listen() (net.Listener, error) {
 	if k.systemd {
 		l, err := systemd.Listener()
 		if err != nil {
-			return nil, &exit{exitConfig, err}
+			return nil, &exit{Code: exitConfig, Err: err}
 		}
 		// Users of other hosts could connect, or all of this one: an abstract socket has no mode.
 		if at := l.Addr(); at.Network() != "unix" || at.String() == "" || at.String()[0] == '@' {
 			l.Close()
-			return nil, &exit{exitConfig, fmt.Errorf("the socket of systemd is %s of the network %s: the agent needs ListenStream= with a path", safe(strconv.Quote(at.String())), at.Network())}
+			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("the socket of systemd is %s of the network %s: the agent needs ListenStream= with a path", safe(strconv.Quote(at.String())), at.Network())}
 		}
 		return l, nil
 	}
@@ -217,7 +217,7 @@ func (k *serving) listen() (net.Listener, error) {
 	}
 	l, err := agent.Listen(k.socket, mode)
 	if err != nil {
-		return nil, &exit{exitConfig, err}
+		return nil, &exit{Code: exitConfig, Err: err}
 	}
 	if k.gid >= 0 {
 		err = os.Chown(k.socket, -1, k.gid)
@@ -226,7 +226,7 @@ func (k *serving) listen() (net.Listener, error) {
 		}
 		if err != nil {
 			l.Close()
-			return nil, &exit{exitConfig, fmt.Errorf("--group %s: %w", safe(k.group), err)}
+			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--group %s: %w", safe(k.group), err)}
 		}
 	}
 	return l, nil
@@ -242,7 +242,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	var file *rules.File
 	if len(k.rules) > 0 {
 		if file, err = rules.Open(k.rules...); err != nil {
-			return &exit{exitConfig, ofRules(err)}
+			return &exit{Code: exitConfig, Err: ofRules(err)}
 		}
 	}
 	log, err := a.openAudit(k.audit)
@@ -348,7 +348,7 @@ func (a *app) openUsers(k *serving, log *audit) (u *users, err error) {
 		return nil, err
 	}
 	if _, _, n := u.file.Table().Count(); n == 0 {
-		return nil, &exit{exitConfig, fmt.Errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("%s: it has no line for a user of this machine, such as: uid:%d - app/=lock", redactURL(k.roles), os.Getuid())}
 	}
 	return u, nil
 }
@@ -392,12 +392,12 @@ func (u *users) reload() bool {
 func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) (*rules.Limiter, error) {
 	counts, ok := driver.As[limits.Store](store)
 	if !ok {
-		return nil, &exit{exitConfig, fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
 	}
 	limiter, err := rules.New(counts, file.Rules(), // the store tells what it is asked
 		ratelimit.Observe(a.told().Limits), ratelimit.Logger(a.loggerFrom(slog.LevelInfo)))
 	if err != nil {
-		return nil, &exit{exitConfig, err}
+		return nil, &exit{Code: exitConfig, Err: err}
 	}
 	go func() {
 		_ = limiter.Follow(ctx, file, func(err error) {

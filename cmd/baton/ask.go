@@ -138,7 +138,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		lease, asking := locks.Ask(waiting, key, reason)
 		if asking != nil {
 			if held, ok := errors.AsType[*baton.HeldError](asking); ok {
-				return &exit{exitNotAcquired, fmt.Errorf("another request stands: %s", describe(held))}
+				return &exit{Code: exitNotAcquired, Err: fmt.Errorf("another request stands: %s", describe(held))}
 			}
 			return orSignal(ctx, asking)
 		}
@@ -155,7 +155,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 		case lost != nil:
 			err = fmt.Errorf("the request is gone: %w", lost)
 		default:
-			err = &exit{exitNotAcquired, fmt.Errorf("not released in %s: %w", short(time.Since(began)), err)}
+			err = &exit{Code: exitNotAcquired, Err: fmt.Errorf("not released in %s: %w", short(time.Since(began)), err)}
 		}
 		_ = lease.Unlock() // a request that cannot be taken back ends with its TTL
 	}

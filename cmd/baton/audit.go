@@ -30,7 +30,7 @@ func (a *app) openAudit(path string) (*audit, error) {
 	if path != "-" {
 		f.path = path
 		if err := f.reopen(); err != nil {
-			return nil, &exit{exitConfig, fmt.Errorf("--audit: %w; - is standard error", ofPage(err))}
+			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--audit: %w; - is standard error", ofPage(err))}
 		}
 	}
 	return &audit{slog.New(&fewWarnings{Handler: slog.NewJSONHandler(f, nil), warnings: newWarnings(maxDenials)}), f}, nil
@@ -166,7 +166,7 @@ func (w *warnings) count(of string, now time.Time) (omitted int, ok bool) {
 func (a *app) openRoles(path string) (*roles.File, error) {
 	f, warnings, err := roles.Open(path)
 	if err != nil {
-		return nil, &exit{exitConfig, ofFile(path, err)}
+		return nil, &exit{Code: exitConfig, Err: ofFile(path, err)}
 	}
 	a.warnOf(path, warnings)
 	return f, nil

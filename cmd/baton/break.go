@@ -67,7 +67,7 @@ with --yes alone it breaks what holds now.
 			fmt.Fprint(a.stderr, "baton: take it away, while its holder may be at work? [y/N] ")
 			answer, _ := in.ReadString('\n')
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
-				return &exit{exitNotAcquired, fmt.Errorf("left %q alone", safe(key))}
+				return &exit{Code: exitNotAcquired, Err: fmt.Errorf("left %q alone", safe(key))}
 			}
 			// The user may have taken long to answer, and has agreed only to these
 			// holders.

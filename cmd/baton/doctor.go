@@ -65,7 +65,7 @@ everything could be asked).
 		defer stop()
 		d, err := a.examine(ctx)
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+			return &exit{Code: exitSignal + int(syscall.SIGINT), Err: errors.New("interrupted")}
 		}
 		if err != nil {
 			return err
@@ -79,9 +79,9 @@ everything could be asked).
 		case err != nil:
 			return err
 		case d.count(driver.Unsafe) > 0:
-			return &exit{code: exitUnsafe}
+			return &exit{Code: exitUnsafe}
 		case d.partial != nil: // what could not be asked may be unsafe
-			return &exit{code: exitUnavailable}
+			return &exit{Code: exitUnavailable}
 		}
 		return nil
 	})
@@ -127,7 +127,7 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	}
 	if err != nil {
 		if codeOf(err) == exitFailed {
-			err = &exit{exitUnavailable, err}
+			err = &exit{Code: exitUnavailable, Err: err}
 		}
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 		d.findings, d.partial = e.Examine(asking)
 	}
 	if d.partial != nil && len(d.findings) == 0 {
-		return nil, &exit{exitUnavailable, d.partial}
+		return nil, &exit{Code: exitUnavailable, Err: d.partial}
 	}
 	d.judgeTTL(traits)
 	d.compareClocks(asking, store)

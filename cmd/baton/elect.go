@@ -104,11 +104,11 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 		over()
 		switch own := end.own || end.lost == nil; {
 		case own && (end.err != nil || end.code != 0):
-			return &exit{end.code, end.err}
+			return &exit{Code: end.code, Err: end.err}
 		case own:
 			return nil
 		case end.last:
-			return &exit{exitLost, nil}
+			return &exit{Code: exitLost, Err: nil}
 		}
 		a.say("standing for election again")
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,11 +9,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/batonhq/baton"
-	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/internal/supervise"
-	"github.com/batonhq/baton/open"
 )
 
 // Exit codes. The first block is that of sysexits(3), the second that of
@@ -22,17 +18,17 @@ import (
 const (
 	exitUnsafe = 1 // baton doctor; no other command ends with it
 
-	exitUsage       = 64
-	exitUnavailable = 69
-	exitNotAcquired = 75
-	exitConfig      = 78
-	exitLost        = 79
+	exitUsage       = cli.ExitUsage
+	exitUnavailable = cli.ExitUnavailable
+	exitNotAcquired = cli.ExitNotAcquired
+	exitConfig      = cli.ExitConfig
+	exitLost        = cli.ExitLost
 
 	exitMaxHold   = 124
-	exitFailed    = 125
+	exitFailed    = cli.ExitFailed
 	exitCannotRun = 126
 	exitNotFound  = 127
-	exitSignal    = 128 // and the number of the signal
+	exitSignal    = cli.ExitSignal // and the number of the signal
 	exitKilled    = 137
 )
 
@@ -100,29 +96,12 @@ const exitTableElect = `Exit codes:
   128+n     signal n came while waiting to be elected
 `
 
-// exit is an error with the exit code of the process. With a nil err the user was told
-// already.
-type exit struct {
-	code int
-	err  error
-}
+type exit = cli.Exit
 
-func (e *exit) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *exit) Unwrap() error { return e.err }
-
-// usage says what is wrong with the arguments.
-func usage(format string, args ...any) error {
-	return &exit{exitUsage, cli.Wrong(format, args...)}
-}
-
-// What is said of URLs and files, as baton-lab says it.
+// What is said of errors, URLs and files, as baton-lab says it.
 var (
+	usage     = cli.Usage
+	codeOf    = cli.CodeOf
 	redactURL = cli.RedactURL
 	ofPage    = cli.OfFile
 	misspelt  = cli.Misspelt
@@ -144,7 +123,7 @@ func ofFile(path string, err error) error {
 // nothing: a program that does not read would not read that.
 func stoppedBy(s os.Signal) error {
 	n, _ := s.(syscall.Signal)
-	return &exit{exitSignal + int(n), nil}
+	return &exit{Code: exitSignal + int(n), Err: nil}
 }
 
 // interrupted says that a signal ended the wait for the lock.
@@ -153,7 +132,7 @@ func interrupted(sig os.Signal) error { return interruptedIn(sig, "gave up the p
 // interruptedIn says that a signal ended a wait, and what was done then.
 func interruptedIn(sig os.Signal, done string) error {
 	n, _ := sig.(syscall.Signal)
-	return &exit{exitSignal + int(n), &interruption{n, done}}
+	return &exit{Code: exitSignal + int(n), Err: &interruption{n, done}}
 }
 
 type interruption struct {
@@ -194,38 +173,4 @@ func (d death) die() {
 	if supervise.Raise(d.sig, d.unheard) == nil {
 		<-time.After(time.Second) // the signal comes before that
 	}
-}
-
-// codeOf finds the exit code of an error.
-func codeOf(err error) int {
-	var (
-		own      *exit
-		url      *open.URLError
-		config   *baton.ConfigError
-		key      *baton.KeyError
-		capacity *baton.CapacityError
-		notLock  *baton.NotLockError
-	)
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &own):
-		return own.code
-	case errors.As(err, &url):
-		return exitConfig
-	case errors.As(err, &key):
-		return exitUsage
-	case errors.As(err, &config), errors.As(err, &capacity), errors.As(err, &notLock),
-		errors.Is(err, baton.ErrUnsupported), errors.Is(err, driver.ErrDenied):
-		return exitConfig
-	case errors.Is(err, baton.ErrLost), errors.Is(err, driver.ErrLost):
-		return exitLost
-	case errors.Is(err, baton.ErrUnavailable), errors.Is(err, baton.ErrUnknown):
-		return exitUnavailable
-	case errors.Is(err, baton.ErrHeld):
-		return exitNotAcquired
-	case errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable
-	}
-	return exitFailed
 }

@@ -226,7 +226,7 @@ the same of each limit.
 			if err := a.askLimit(ctx, all, q); err != nil || path == "" {
 				return err
 			}
-			return &exit{exitCannotRun, fmt.Errorf("%s: %w", safe(args[1]), supervise.Become(path, args[1:], os.Environ()))}
+			return &exit{Code: exitCannotRun, Err: fmt.Errorf("%s: %w", safe(args[1]), supervise.Become(path, args[1:], os.Environ()))}
 		})(cmd, args)
 	}
 	cmd.AddCommand(a.limitListCommand(), a.limitShowCommand(), a.limitRemoveCommand(), a.setCommand(), a.checkCommand())
@@ -325,9 +325,9 @@ func (a *app) askLimit(ctx context.Context, all []ratelimit.Limit, q question) e
 		return nil
 	}
 	if asJSON || a.quiet {
-		return &exit{exitNotAcquired, nil}
+		return &exit{Code: exitNotAcquired, Err: nil}
 	}
-	return &exit{exitNotAcquired, errors.New(describeRefusal(r, waited))}
+	return &exit{Code: exitNotAcquired, Err: errors.New(describeRefusal(r, waited))}
 }
 
 // orForever is the value of a flag: a duration, or "forever", which is the longest one.

@@ -74,7 +74,7 @@ func (a *app) mistakes(err error) error {
 	for _, one := range all {
 		a.complain("%s", one)
 	}
-	return &exit{exitUsage, nil}
+	return &exit{Code: exitUsage, Err: nil}
 }
 
 // readRules reads files of rules, or standard input.

@@ -225,7 +225,7 @@ func (a *app) states(ctx context.Context, store open.LimitStore, args []string, 
 	}
 	lister, ok := limits.ListerOf(store)
 	if !ok {
-		return &exit{exitConfig, fmt.Errorf("store %s cannot list limits: %w", store.Traits().Store, errors.ErrUnsupported)}
+		return &exit{Code: exitConfig, Err: fmt.Errorf("store %s cannot list limits: %w", store.Traits().Store, errors.ErrUnsupported)}
 	}
 	prefix := ""
 	if len(args) > 0 {

@@ -77,7 +77,7 @@ the store's clock, or by "baton limit rm --override".
 		}
 		defer done()
 		if err := store.SetOverride(ctx, o, keep); errors.As(err, new(*limits.OverridesFullError)) {
-			return &exit{exitConfig, err}
+			return &exit{Code: exitConfig, Err: err}
 		} else if err != nil {
 			return err
 		}

@@ -122,7 +122,7 @@ func takeBack(ctx context.Context, locks *baton.Locker, handle string, why error
 		err = lease.Unlock()
 	}
 	if err != nil && !errors.Is(err, baton.ErrLost) {
-		return &exit{codeOf(why), fmt.Errorf("%w; and the lock could not be given back, it ends with its --ttl: %s", why, explain(err))}
+		return &exit{Code: codeOf(why), Err: fmt.Errorf("%w; and the lock could not be given back, it ends with its --ttl: %s", why, explain(err))}
 	}
 	return why
 }
@@ -132,7 +132,7 @@ func outlives(traits driver.Traits) error {
 	if traits.Processes {
 		return nil
 	}
-	return &exit{exitConfig, fmt.Errorf("store %s lives in this process only: there is nothing to share; name another with --store or BATON_STORE", traits.Store)}
+	return &exit{Code: exitConfig, Err: fmt.Errorf("store %s lives in this process only: there is nothing to share; name another with --store or BATON_STORE", traits.Store)}
 }
 
 // movable refuses stores where another process cannot take over a lock.
@@ -140,7 +140,7 @@ func movable(traits driver.Traits) error {
 	if !traits.Sessions {
 		return nil
 	}
-	return &exit{exitConfig, fmt.Errorf("store %s ties a lock to the process that takes it, which ends before it could be used: use baton run", traits.Store)}
+	return &exit{Code: exitConfig, Err: fmt.Errorf("store %s ties a lock to the process that takes it, which ends before it could be used: use baton run", traits.Store)}
 }
 
 // printHandle prints a handle and the facts about its lease.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/batonhq/baton/internal/cli"
 )
 
 // manCommand is for those who make packages.
@@ -51,7 +53,7 @@ func reference(root *cobra.Command) string {
 		if !c.Runnable() {
 			title = "baton help " + c.Name()
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", title, strings.TrimSpace(helpText(c, c.Long)))
+		fmt.Fprintf(&b, "\n## %s\n\n```text\n%s\n```\n", title, strings.TrimSpace(cli.HelpText(c, c.Long)))
 	})
 	return b.String()
 }

@@ -31,9 +31,9 @@ func awaitNewest(ctx context.Context, waiters, locks *baton.Locker, key string, 
 		_ = lease.Unlock() // what cannot be released ends with its TTL
 	}
 	if lost.Cause != baton.Gone {
-		return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q was not acquired: the store was out of reach, and a newer waiter may have come: %w", safe(key), lost)}
+		return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q was not acquired: the store was out of reach, and a newer waiter may have come: %w", safe(key), lost)}
 	}
-	return nil, &exit{exitNotAcquired, fmt.Errorf("lock %q was not acquired: a newer waiter came", safe(key))}
+	return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q was not acquired: a newer waiter came", safe(key))}
 }
 
 // becomeNewest takes the lock of the waiter that is the newest so far. A store that is out of

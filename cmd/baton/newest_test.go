@@ -66,7 +66,7 @@ func TestNewestOfMany(t *testing.T) {
 						case err == nil:
 							got++
 							_ = lease.Unlock()
-						case errors.As(err, &given) && given.code == exitNotAcquired:
+						case errors.As(err, &given) && given.Code == exitNotAcquired:
 							gave++
 						default:
 							t.Errorf("waiter %d: %v", i, err)
@@ -125,7 +125,7 @@ func TestNewestGrantedTooLate(t *testing.T) {
 			t.Fatal(err)
 		}
 		var given *exit
-		if err := <-result; !errors.As(err, &given) || given.code != exitNotAcquired {
+		if err := <-result; !errors.As(err, &given) || given.Code != exitNotAcquired {
 			t.Errorf("the older waiter: %v, want exit %d", err, exitNotAcquired)
 		}
 		if lease, err := newer.TryLock(t.Context(), "k"); err != nil {

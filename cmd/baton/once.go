@@ -330,7 +330,7 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 				continue
 			}
 			if held.Owner == os.Getenv("BATON_OWNER") && w.key == os.Getenv("BATON_KEY") && os.Getenv("BATON_ATTEMPT") != "" {
-				return stop(&exit{exitNotAcquired, fmt.Errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
+				return stop(&exit{Code: exitNotAcquired, Err: fmt.Errorf("%q is run by the baton once (%s) that started this: it would wait for itself", safe(w.key), safe(held.Owner))})
 			}
 			announced()
 			announced = w.a.announce(ctx, w.locks, once.LockPrefix+w.key, w.owner, held, nil)
@@ -344,7 +344,7 @@ func (w *waitForTurn) late() error {
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
 		what += ": " + describe(held)
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; look with: baton once show %s", what, shellWord(w.key))}
+	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; look with: baton once show %s", what, shellWord(w.key))}
 }
 
 // underWayElsewhere says which process runs the command, without a wait for it.
@@ -355,7 +355,7 @@ func underWayElsewhere(key string, err error) error {
 		of.Key = once.LockPrefix + key // the name that other commands know
 		what += ": " + describe(&of)
 	}
-	return &exit{exitNotAcquired, fmt.Errorf("%s; wait with -w 10s or look with: baton once show %s", what, shellWord(key))}
+	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; wait with -w 10s or look with: baton once show %s", what, shellWord(key))}
 }
 
 // afterOutput is how long processes that the command left behind may keep its output
@@ -375,9 +375,9 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	rec.stop(afterOutput)
 	switch {
 	case end.lost != nil && !end.own: // otherwise the store knows whether another process has followed
-		return nil, rec.failed(&exit{exitLost, nil}, message(end.lost)+"; the command was stopped", o.keepFail) // the user was told already
+		return nil, rec.failed(&exit{Code: exitLost, Err: nil}, message(end.lost)+"; the command was stopped", o.keepFail) // the user was told already
 	case end.err != nil:
-		return nil, rec.failed(&exit{end.code, end.err}, end.err.Error(), false)
+		return nil, rec.failed(&exit{Code: end.code, Err: end.err}, end.err.Error(), false)
 	}
 	rec.text.Exit = end.code
 	switch text := rec.text.Encode(); {
@@ -393,7 +393,7 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	case end.sig != 0:
 		why = fmt.Sprintf("signal %d: %v", int(end.sig), end.sig)
 	}
-	return nil, rec.failed(&exit{end.code, nil}, why, o.keepFail)
+	return nil, rec.failed(&exit{Code: end.code, Err: nil}, why, o.keepFail)
 }
 
 // ended says how the command that has just run ended.
@@ -405,8 +405,8 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 		a.say("the output is too long to be kept: its last %d bytes were not recorded", n)
 	}
 	if err != nil {
-		if own, ok := errors.AsType[*exit](err); ok && own.err == nil {
-			if own.code != exitLost {
+		if own, ok := errors.AsType[*exit](err); ok && own.Err == nil {
+			if own.Code != exitLost {
 				a.say("%q was not recorded: the next call runs it again", safe(key))
 			}
 			return own
@@ -417,7 +417,7 @@ func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	if err != nil || t.Exit == 0 {
 		return err
 	}
-	return &exit{t.Exit, nil}
+	return &exit{Code: t.Exit, Err: nil}
 }
 
 // notRecorded says that the outcome of the command was not recorded.
@@ -426,7 +426,7 @@ func (a *app) notRecorded(key string, e *once.UnrecordedError) error {
 	if errors.Is(e, driver.ErrSuperseded) {
 		code, advice = exitLost, "look with: baton once show "+shellWord(key)
 	}
-	return &exit{code, fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
+	return &exit{Code: code, Err: fmt.Errorf("the command has ended, but its outcome was not recorded: %w; %s", e.Err, advice)}
 }
 
 // otherCommand says that the key was used for another command.
@@ -436,7 +436,7 @@ func otherCommand(key string, err error) error {
 		text = "is done"
 	}
 	word := shellWord(key)
-	return &exit{exitUsage, fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once show %s; "+
+	return &exit{Code: exitUsage, Err: fmt.Errorf("%q %s with another command, so this one did not run: use another key, or look with baton once show %s; "+
 		"--any-command takes both for the same, baton once rm %s makes it happen again", safe(key), text, word, word)}
 }
 
@@ -488,7 +488,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		}
 	}
 	if t.Exit != 0 {
-		return &exit{t.Exit, nil}
+		return &exit{Code: t.Exit, Err: nil}
 	}
 	return nil
 }

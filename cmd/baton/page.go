@@ -56,11 +56,11 @@ const pageConns = 512
 func (a *app) listenPage(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
-		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", err)}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page: %w", err)}
 	}
 	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
 		l.Close()
-		return nil, &exit{exitConfig, fmt.Errorf("--page %s: %s is not a loopback address", safe(addr), l.Addr())}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page %s: %s is not a loopback address", safe(addr), l.Addr())}
 	}
 	a.recent = page.NewRecent()
 	return httpguard.Bound(l, pageConns, a.warner()), nil
@@ -124,19 +124,19 @@ func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
 	if k.systemd {
 		dir, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
 		if dir == "" {
-			return nil, &exit{exitConfig, errors.New("--page: there is no directory for the file with the address of the page: the unit needs RuntimeDirectory=baton-agent")}
+			return nil, &exit{Code: exitConfig, Err: errors.New("--page: there is no directory for the file with the address of the page: the unit needs RuntimeDirectory=baton-agent")}
 		}
 		path = filepath.Join(dir, "page")
 	}
 	_ = os.Remove(path) // of an agent that has died; what is not removed is not overwritten
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", ofPage(err))}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page: %w", ofPage(err))}
 	}
 	_, err = fmt.Fprintln(f, url)
 	if err = cmp.Or(err, f.Close()); err != nil {
 		_ = os.Remove(path)
-		return nil, &exit{exitConfig, fmt.Errorf("--page: %w", ofPage(err))}
+		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page: %w", ofPage(err))}
 	}
 	a.complain("the address of the page, with its token, is in %s", safe(path))
 	return func() { _ = os.Remove(path) }, nil

@@ -83,7 +83,7 @@ func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(c
 func badHandle(err error) error {
 	if lost, ok := errors.AsType[*baton.LostError](err); ok && lost.Cause == baton.Gone {
 		// The store keeps nothing of a lease that has ended, and so not why.
-		return &exit{exitLost, fmt.Errorf("the lease on %q has ended: this handle was used to unlock before, or the lease has expired, or the lock was broken; another process may hold the lock: stop what it protected, or take it again by: baton lock %s",
+		return &exit{Code: exitLost, Err: fmt.Errorf("the lease on %q has ended: this handle was used to unlock before, or the lease has expired, or the lock was broken; another process may hold the lock: stop what it protected, or take it again by: baton lock %s",
 			safe(lost.Key), shellWord(lost.Key))}
 	}
 	if errors.Is(err, baton.ErrHandle) {

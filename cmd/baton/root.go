@@ -72,7 +72,7 @@ func run(args []string) int {
 	}
 	a.speakUp()
 	code := codeOf(err)
-	if own == nil || own.err != nil {
+	if own == nil || own.Err != nil {
 		a.complain("%s", explain(err))
 		if code == exitUsage {
 			a.complain("see: %s --help", cmd.CommandPath())
@@ -122,7 +122,7 @@ func (a *app) root() *cobra.Command {
 
 	flags := root.PersistentFlags()
 	flags.SortFlags = false
-	flags.StringVarP(&a.storeURL, "store", "b", "", `URL of the store ("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
+	flags.StringVarP(&a.storeURL, "store", "b", "", "`URL` of the store "+`("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors, on a terminal too")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say everything at once, and log what happens, to standard error")
 
@@ -141,7 +141,7 @@ func (a *app) root() *cobra.Command {
 	root.AddCommand(topics()...)
 	eachCommand(root, func(c *cobra.Command) { c.Flags().SortFlags = false })
 	root.SetHelpCommandGroupID("")
-	setHelp(root)
+	cli.SetHelp(root)
 	return root
 }
 
@@ -232,7 +232,7 @@ func (a *app) url() (string, error) {
 	}
 	url, err := open.Default()
 	if err != nil {
-		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
+		return "", &exit{Code: exitConfig, Err: fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
 }
@@ -283,7 +283,7 @@ func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener fun
 	case err == nil:
 		told()
 	case codeOf(err) == exitFailed:
-		err = &exit{exitUnavailable, err}
+		err = &exit{Code: exitUnavailable, Err: err}
 	}
 	if p.wait != nil {
 		*p.wait = max(*p.wait-time.Since(began), time.Millisecond)

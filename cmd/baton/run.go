@@ -198,13 +198,13 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	}
 	code := a.hold(lease, r, a.under(lease, path, command, owner), sigs)
 	if code.err != nil && r.minHold > 0 {
-		return releaseNow(ctx, locks, lease, &exit{code.code, code.err})
+		return releaseNow(ctx, locks, lease, &exit{Code: code.code, Err: code.err})
 	}
 	if a.release(lease, &code); code.lost != nil {
-		return &exit{exitLost, nil}
+		return &exit{Code: exitLost, Err: nil}
 	}
 	if code.err != nil || code.code != 0 {
-		return &exit{code.code, code.err}
+		return &exit{Code: code.code, Err: code.err}
 	}
 	return nil
 }
@@ -295,7 +295,7 @@ func (r *running) skipped(a *app, err error) error {
 	if a.quiet {
 		err = nil
 	}
-	return &exit{r.conflict, err}
+	return &exit{Code: r.conflict, Err: err}
 }
 
 // ending is how a command under a lock ended.
@@ -524,11 +524,11 @@ func find(command string) (path string, err error) {
 	command = redactURL(command) // it may be the URL of the store
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
-		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s", safe(command))}
+		return "", &exit{Code: exitNotFound, Err: fmt.Errorf("command not found: %s", safe(command))}
 	case errors.Is(err, exec.ErrDot):
-		return "", &exit{exitNotFound, fmt.Errorf("command not found: %s; for the one in this directory write ./%[1]s", safe(command))}
+		return "", &exit{Code: exitNotFound, Err: fmt.Errorf("command not found: %s; for the one in this directory write ./%[1]s", safe(command))}
 	}
-	return "", &exit{exitCannotRun, fmt.Errorf("cannot execute %s: %w", safe(command), errors.Unwrap(err))}
+	return "", &exit{Code: exitCannotRun, Err: fmt.Errorf("cannot execute %s: %w", safe(command), errors.Unwrap(err))}
 }
 
 func withoutPath(err error) error {

@@ -87,7 +87,7 @@ func (a *app) schemaApplyCommand() *cobra.Command {
 			case errors.Is(err, errors.ErrUnsupported):
 				return usage("store %s has no tables", open.Redact(url))
 			case err != nil && codeOf(err) == exitFailed:
-				return &exit{exitUnavailable, err}
+				return &exit{Code: exitUnavailable, Err: err}
 			case err != nil:
 				return err
 			}

@@ -130,7 +130,7 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	a.recent = page.NewRecent()
 	l, err := files.door.Listen()
 	if err != nil {
-		return &exit{exitConfig, err}
+		return &exit{Code: exitConfig, Err: err}
 	}
 	front := &front{}
 	h := server.HTTPServer(files.door.Handler(front))
@@ -234,7 +234,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 		tokens, certificates, _ := f.roles.Table().Count()
 		if tokens == 0 && (certificates == 0 || k.clientCA == "") {
-			return nil, &exit{exitConfig, fmt.Errorf("%s: no caller can authenticate: make an access token by baton token new, or give --client-ca", redactURL(k.roles))}
+			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("%s: no caller can authenticate: make an access token by baton token new, or give --client-ca", redactURL(k.roles))}
 		}
 	}
 	if f.log, err = a.openAudit(k.audit); err != nil {
@@ -251,14 +251,14 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	}
 	if k.secret != "" {
 		if f.secret, err = readSecret(k.secret); err != nil {
-			return nil, &exit{exitConfig, ofFile(k.secret, err)}
+			return nil, &exit{Code: exitConfig, Err: ofFile(k.secret, err)}
 		}
 	}
 	if len(k.rules) > 0 {
 		// A store that fails is no error for callers of limits: each server decides alone then.
 		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
 		if f.rules, err = rules.OpenOr(alone, k.rules...); err != nil {
-			return nil, &exit{exitConfig, ofRules(err)}
+			return nil, &exit{Code: exitConfig, Err: ofRules(err)}
 		}
 	}
 	return f, nil
@@ -272,7 +272,7 @@ func doorError(err error) error {
 		return usage("--listen: %s", flags.Replace(of.Reason))
 	}
 	if of, ok := errors.AsType[*httpguard.FileError](err); ok {
-		return &exit{exitConfig, ofFile(of.Path, of.Err)}
+		return &exit{Code: exitConfig, Err: ofFile(of.Path, of.Err)}
 	}
 	return err
 }
@@ -305,7 +305,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	}
 	s, err := server.New(cfg)
 	if of, ok := errors.AsType[*server.ConfigError](err); ok {
-		return nil, nil, &exit{exitConfig, of}
+		return nil, nil, &exit{Code: exitConfig, Err: of}
 	}
 	if err != nil {
 		return nil, nil, err

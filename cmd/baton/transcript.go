@@ -45,7 +45,7 @@ func (f *failedRun) Unwrap() error { return f.exit }
 // failed is the end of a command, of which baton knows more by why, with the end of its
 // output if that is to be kept.
 func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
-	f := &failedRun{end, transcript.Transcript{Exit: end.code}}
+	f := &failedRun{end, transcript.Transcript{Exit: end.Code}}
 	if why != "" {
 		f.left.Pieces = []transcript.Piece{{Stream: 0, Data: []byte(cut(cli.WithoutCredentials(why), 500))}}
 	}

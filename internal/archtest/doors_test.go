@@ -36,7 +36,7 @@ const doors = `
 	internal/*:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/badstores
 	internal/compattest: internal/pagecode internal/testserver
 	internal/faultproxy: internal/testserver
-	internal/cli:       internal/* open !internal/testserver !internal/faultproxy !internal/badstores
+	internal/cli:       baton driver internal/* open !internal/testserver !internal/faultproxy !internal/badstores
 	internal/clitest:
 	drivertest:         driver driver/* internal/* !internal/testserver !internal/faultproxy !internal/badstores
 	internal/badstores:    driver driver/* internal/lockstate internal/quorum internal/rate internal/record store/memstore

@@ -175,7 +175,7 @@ func (l *asking) run(ctx context.Context, chosen []*lab.Question, asJSON bool) e
 		l.say("%s (%d of %d) …", q.Name, i+1, len(chosen))
 		record, err := lab.Do(ctx, q, lab.Options{})
 		if ctx.Err() != nil {
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+			return &exit{Code: cli.ExitSignal + int(syscall.SIGINT), Err: errors.New("interrupted")}
 		}
 		if err != nil {
 			l.complain("%s", cli.Safe(err.Error()))
@@ -199,9 +199,9 @@ func (l *asking) run(ctx context.Context, chosen []*lab.Question, asJSON bool) e
 	case len(failed) == 0:
 		return nil
 	case len(failed) == len(missing):
-		return &exit{exitUnavailable, fmt.Errorf("%d of %d experiments were not made: their servers are not installed: %s", len(missing), len(chosen), strings.Join(missing, ", "))}
+		return &exit{Code: cli.ExitUnavailable, Err: fmt.Errorf("%d of %d experiments were not made: their servers are not installed: %s", len(missing), len(chosen), strings.Join(missing, ", "))}
 	}
-	return &exit{exitFailed, fmt.Errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
+	return &exit{Code: cli.ExitFailed, Err: fmt.Errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
 }
 
 // show prints an experiment for people. kept: keep has written what it was asked for.
@@ -300,7 +300,7 @@ func makeFolder(dir string) error {
 		}
 	}
 	if err != nil {
-		return &exit{exitConfig, cli.OfFile(err)}
+		return &exit{Code: cli.ExitConfig, Err: cli.OfFile(err)}
 	}
 	return nil
 }

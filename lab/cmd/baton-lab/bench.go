@@ -130,7 +130,7 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 	}
 	if b.html != "" { // fail now rather than after ten minutes
 		if err := writable(b.html); err != nil {
-			return &exit{exitFailed, err}
+			return &exit{Code: cli.ExitFailed, Err: err}
 		}
 	}
 	for _, arg := range urls {
@@ -140,9 +140,9 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
-		case err != nil && codeOf(err) == exitFailed:
-			return &exit{exitUnavailable, err}
+			return &exit{Code: cli.ExitSignal + int(syscall.SIGINT), Err: errors.New("interrupted")}
+		case err != nil && cli.CodeOf(err) == cli.ExitFailed:
+			return &exit{Code: cli.ExitUnavailable, Err: err}
 		case err != nil:
 			return err
 		}
@@ -177,11 +177,11 @@ func (b *benching) run(ctx context.Context, urls []string) error {
 	switch {
 	case interrupted:
 		b.say("interrupted: these are the figures so far")
-		return &exit{code: exitSignal + int(syscall.SIGINT)}
+		return &exit{Code: cli.ExitSignal + int(syscall.SIGINT)}
 	case err != nil:
 		return err
 	case len(result.Failed) > 0:
-		return &exit{code: exitUnavailable}
+		return &exit{Code: cli.ExitUnavailable}
 	case !result.Complete:
 		b.say("time was up before everything was measured: give it more with --for")
 	}
@@ -271,7 +271,7 @@ func (b *benching) print(r *measure.Report) error {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
 		if err != nil {
-			return &exit{exitFailed, fmt.Errorf("--html: %w", cli.OfFile(err))}
+			return &exit{Code: cli.ExitFailed, Err: fmt.Errorf("--html: %w", cli.OfFile(err))}
 		}
 		path, _ := filepath.Abs(b.html) // only to show it
 		b.say("wrote %s", cli.Safe(path))

@@ -52,7 +52,7 @@ func TestNothingHostileIsPrinted(t *testing.T) {
 		"scale":    {{hostile}, {"--only", hostile}, {"--render", "--root", hostile}},
 	}
 	for _, command := range (&app{}).root().Commands() {
-		if command.Name() == "help" {
+		if command.Name() == "help" || !command.Runnable() {
 			continue
 		}
 		invocations, ok := rows[command.Name()]

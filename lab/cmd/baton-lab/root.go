@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/open"
@@ -28,35 +27,11 @@ type app struct {
 	quiet    bool
 }
 
-// Exit codes, as those of baton.
-const (
-	exitBroken      = 1 // baton-lab verify found something
-	exitUsage       = 64
-	exitUnavailable = 69
-	exitAgain       = 75
-	exitConfig      = 78
-	exitFailed      = 125
-	exitSignal      = 128 // and the number of the signal
-)
+const exitBroken = 1 // baton-lab verify found something
 
-// exit is an error with the exit code of the process. With a nil err the user was told
-// already.
-type exit struct {
-	code int
-	err  error
-}
+type exit = cli.Exit
 
-func (e *exit) Error() string {
-	if e.err == nil {
-		return fmt.Sprintf("exit %d", e.code)
-	}
-	return e.err.Error()
-}
-
-func (e *exit) Unwrap() error { return e.err }
-
-// usage says what is wrong with the arguments.
-func usage(format string, args ...any) error { return &exit{exitUsage, cli.Wrong(format, args...)} }
+var usage = cli.Usage
 
 // run is the whole program. It returns the exit code.
 func run(args []string) int {
@@ -71,27 +46,14 @@ func run(args []string) int {
 	if !errors.As(err, &own) && !errors.As(err, new(cli.Ran)) {
 		err = usage("%w", cli.Misspelt(cmd, err)) // cobra's own: nothing ran
 	}
-	code := codeOf(err)
-	if own == nil || own.err != nil {
+	code := cli.CodeOf(err)
+	if own == nil || own.Err != nil {
 		a.complain("%s", explain(err))
-		if code == exitUsage {
+		if code == cli.ExitUsage {
 			a.complain("see: %s --help", cmd.CommandPath())
 		}
 	}
 	return code
-}
-
-// codeOf finds the exit code of an error.
-func codeOf(err error) int {
-	switch own := (*exit)(nil); {
-	case errors.As(err, &own):
-		return own.code
-	case errors.As(err, new(*open.URLError)), errors.As(err, new(*baton.ConfigError)), errors.Is(err, baton.ErrUnsupported), errors.Is(err, driver.ErrDenied):
-		return exitConfig
-	case errors.Is(err, baton.ErrUnavailable), errors.Is(err, baton.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
-		return exitUnavailable
-	}
-	return exitFailed
 }
 
 // explain writes an error for people.
@@ -125,16 +87,17 @@ command baton. "baton help stores" lists the URLs of stores.`,
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
 	root.PersistentFlags().BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors")
-	for _, c := range []*cobra.Command{a.askCommand(), a.drawCommand(), a.verifyCommand(), a.benchCommand(), a.simulateCommand(), a.scaleCommand()} {
+	for _, c := range []*cobra.Command{a.askCommand(), a.drawCommand(), a.verifyCommand(), a.benchCommand(), a.simulateCommand(), a.scaleCommand(), faultsTopic()} {
 		c.Flags().SortFlags = false
 		root.AddCommand(c)
 	}
+	cli.SetHelp(root)
 	return root
 }
 
 // storeFlag adds the flag of commands that use one store.
 func (a *app) storeFlag(cmd *cobra.Command) {
-	cmd.Flags().StringVarP(&a.storeURL, "store", "b", "", `URL of the store ("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
+	cmd.Flags().StringVarP(&a.storeURL, "store", "b", "", "`URL` of the store "+`("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
 }
 
 // url is the store's URL: flag, environment, default.
@@ -147,7 +110,7 @@ func (a *app) url() (string, error) {
 	}
 	url, err := open.Default()
 	if err != nil {
-		return "", &exit{exitConfig, fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
+		return "", &exit{Code: cli.ExitConfig, Err: fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
 }

@@ -78,7 +78,7 @@ func (a *app) replayRules(by *replay, events []simulate.Event, asJSON bool) erro
 		for _, one := range mistakes { // each escapes what a terminal would obey
 			a.complain("%s", one)
 		}
-		return &exit{exitUsage, nil}
+		return &exit{Code: cli.ExitUsage, Err: nil}
 	} else if err != nil {
 		return usage("%w", err)
 	}

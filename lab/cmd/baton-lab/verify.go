@@ -55,7 +55,8 @@ crowd does: keep it away from one that others need. With --local the servers are
 for the run, if they are installed on this machine, and broken as well.
 
 With --clients agent,http the clients are programs in Python and PHP that use the agents of
-two hosts, or the HTTP API of two servers that share a secret, all on this machine. These
+two hosts, or programs in Python that use the HTTP API of two servers that share a secret,
+all on this machine. These
 can be killed and stopped as well, and the connections to them are cut.
 
 Each fault has a run of its own, with what is drawn from the seed: keys, goroutines, who
@@ -83,17 +84,20 @@ nanoseconds.
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&v.cfg.Local, "local", "", "start servers of this `KIND`, and break them as well, instead of --store:\n"+kindTable())
-	f.StringSliceVar(&v.faults, "fault", nil, "what to break, by number or name, several with commas between them, or\nwith + if they are to break at the same time:\n"+faultTable()+"(default: all that can be)")
+	f.StringVar(&v.cfg.Local, "local", "", "start servers of this `KIND` (\"baton-lab help faults\"), and break them as well, instead of --store")
+	f.StringSliceVar(&v.faults, "fault", nil, "what to break (\"baton-lab help faults\"): `FAULTS` by number or name, with commas between them,\nor with + if they are to break at the same time (default: all that can be)")
 	f.DurationVar(&v.cfg.For, "for", 30*time.Second, "how long the clients work under each fault")
 	f.Uint64Var(&v.cfg.Seed, "seed", 0, "seed of all random choices, above 0 (default: random)")
-	f.StringSliceVar(&v.crowd, "clients", nil, "how many processes (default: 4 to 8), and how they reach the store, in turn:\n"+wayTable+"(default: library)")
+	f.StringSliceVar(&v.crowd, "clients", nil, "how many processes (default: 4 to 8), and the `WAYS` in which they reach the store, in turn:\nlibrary (the default), agent, http")
 	f.DurationVar(&v.cfg.TTL, "ttl", 0, "of the locks (default: 2s, or more if a fault is of no use with so little)")
 	f.BoolVar(&v.cfg.Brief, "brief", false, "hold every lock for 5 ms at most, for many acquisitions (a holder is broken\nless often in the midst of its work)")
 	f.DurationVar(&v.cfg.Bound, "bound", 0, "extra time, beyond the TTL, in which waiters must be served after the faults (default: by the store)")
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "longest pause of this machine outside of the fault; after a longer one the run does not count")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`, which is made, or empty")
+	for _, name := range []string{"brief", "bound", "max-stall", "keep"} { // for those who work on Baton
+		_ = f.MarkHidden(name)
+	}
 	a.storeFlag(cmd)
 	a.outputFlag(cmd)
 	cmd.RunE = cli.Does(func(ctx context.Context, _ []string) error {
@@ -121,27 +125,18 @@ const exitTableVerify = `Exit codes:
   130       interrupted; the faults that were done with were printed
 `
 
-const wayTable = `library   programs in Go
-agent     programs in Python and PHP, by two agents
-http      programs in Python, by two servers of the HTTP API
-`
-
-// kindTable describes each kind of store for the help.
-func kindTable() string {
+// faultsTopic lists what --fault and --local take.
+func faultsTopic() *cobra.Command {
 	var b strings.Builder
-	for _, k := range deploy.Kinds {
-		fmt.Fprintf(&b, "%-16s %s\n", k.Name, k.Does)
-	}
-	return strings.TrimSpace(b.String())
-}
-
-// faultTable describes each fault for the help.
-func faultTable() string {
-	var b strings.Builder
+	b.WriteString("The faults that --fault takes, by number or name:\n\n")
 	for _, f := range fault.WithFronts() {
-		fmt.Fprintf(&b, "%s %-16s %s\n", f.ID, f.Name, f.Does)
+		b.WriteString(cli.Fold(f.Does, fmt.Sprintf("  %s  %-15s  ", f.ID, f.Name), 90) + "\n")
 	}
-	return b.String()
+	b.WriteString("\nThe kinds of servers that --local takes:\n\n")
+	for _, k := range deploy.Kinds {
+		fmt.Fprintf(&b, "  %-15s  %s\n", k.Name, k.Does)
+	}
+	return &cobra.Command{Use: "faults", Short: "What verify breaks, and on which servers of its own", Long: b.String()}
 }
 
 func (v *verifying) check(cmd *cobra.Command) error {
@@ -185,7 +180,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	}
 	if v.html != "" { // fail now rather than at the end
 		if err := writable(v.html); err != nil {
-			return &exit{exitFailed, err}
+			return &exit{Code: cli.ExitFailed, Err: err}
 		}
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
@@ -212,22 +207,22 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	var missing *verify.NotInstalledError
 	switch {
 	case ctx.Err() != nil:
-		return &exit{exitSignal + int(syscall.SIGINT), errors.New("interrupted")}
+		return &exit{Code: cli.ExitSignal + int(syscall.SIGINT), Err: errors.New("interrupted")}
 	case errors.As(err, &wrong):
 		flag := map[string]string{"Local": "--local", "Faults": "--fault", "For": "--for", "TTL": "--ttl", "Clients": "--clients", "Ways": "--clients", "Keep": "--keep"}[wrong.Field]
 		return usage("%s %s", flag, cli.Safe(wrong.Reason))
 	case errors.As(err, &missing):
-		return &exit{exitConfig, fmt.Errorf("--clients: %w", missing)}
+		return &exit{Code: cli.ExitConfig, Err: fmt.Errorf("--clients: %w", missing)}
 	case errors.Is(err, deploy.ErrNotInstalled):
-		return &exit{exitConfig, fmt.Errorf("--local: %w", err)}
+		return &exit{Code: cli.ExitConfig, Err: fmt.Errorf("--local: %w", err)}
 	case err != nil:
 		return err
 	}
 	switch report.Verdict() {
 	case verify.Broken:
-		return &exit{code: exitBroken}
+		return &exit{Code: exitBroken}
 	case verify.Invalid, verify.Skipped:
-		return &exit{code: exitAgain}
+		return &exit{Code: cli.ExitNotAcquired}
 	}
 	return nil
 }
@@ -243,7 +238,7 @@ func (v *verifying) page(r *verify.Report) error {
 		err = os.WriteFile(v.html, b.Bytes(), 0o644)
 	}
 	if err != nil {
-		return &exit{exitFailed, fmt.Errorf("--html: %w", cli.OfFile(err))}
+		return &exit{Code: cli.ExitFailed, Err: fmt.Errorf("--html: %w", cli.OfFile(err))}
 	}
 	v.say("wrote %s", cli.Safe(v.html))
 	return nil

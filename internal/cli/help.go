@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -10,16 +10,16 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// setHelp makes help of one screen: the examples first, then the flags, and the first
-// paragraph. "baton help COMMAND" says everything.
-func setHelp(root *cobra.Command) {
+// SetHelp makes help of one screen: the examples first, then the flags, and the first
+// paragraph. The command help says everything.
+func SetHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		first, more, _ := strings.Cut(c.Long, "\n\n")
 		switch {
 		case !c.Runnable(): // a topic
 			first = c.Long
 		case more != "" && c.HasParent():
-			first += fmt.Sprintf("\n\nMore, and the exit codes: baton help%s", strings.TrimPrefix(c.CommandPath(), "baton"))
+			first += fmt.Sprintf("\n\nMore, and the exit codes: %s help%s", root.Name(), strings.TrimPrefix(c.CommandPath(), root.Name()))
 		}
 		printHelp(c, first)
 	})
@@ -33,7 +33,7 @@ func setHelp(root *cobra.Command) {
 			of, rest, err := root.Find(args)
 			// cobra's own prints a line, and exits with 0.
 			if of == nil || err != nil || len(rest) > 0 && of.HasSubCommands() {
-				return usage("there is no help for %q: baton --help lists the commands and the topics", safe(strings.Join(args, " ")))
+				return Usage("there is no help for %q: %s --help lists what there is", Safe(strings.Join(args, " ")), root.Name())
 			}
 			of.InitDefaultHelpFlag()
 			printHelp(of, of.Long)
@@ -44,10 +44,11 @@ func setHelp(root *cobra.Command) {
 
 // printHelp prints what a command is for, how it is called, and a text.
 func printHelp(c *cobra.Command, text string) {
-	_, _ = io.WriteString(c.OutOrStdout(), helpText(c, text))
+	_, _ = io.WriteString(c.OutOrStdout(), HelpText(c, text))
 }
 
-func helpText(c *cobra.Command, text string) string {
+// HelpText is the help of a command with a text, its first paragraph or all of it.
+func HelpText(c *cobra.Command, text string) string {
 	var b strings.Builder
 	section := func(name, text string) {
 		if text = strings.Trim(text, "\n"); text != "" {
@@ -61,7 +62,7 @@ func helpText(c *cobra.Command, text string) string {
 	}
 	use := c.UseLine()
 	if !c.HasParent() {
-		use = "baton COMMAND"
+		use = c.Name() + " COMMAND"
 	}
 	fmt.Fprintf(&b, "%s\n\nUsage: %s\n", c.Short, use)
 	section("Examples", c.Example)
@@ -84,7 +85,12 @@ func helpText(c *cobra.Command, text string) string {
 	})
 	section("Flags", own.FlagUsagesWrapped(100))
 	if c.HasParent() {
-		b.WriteString("\nFlags of all commands: -b URL (--store), -q (--quiet), -v (--verbose), -h (--help)\n")
+		b.WriteString("\nFlags of all commands: ")
+		c.Root().PersistentFlags().VisitAll(func(f *pflag.Flag) {
+			value, _ := pflag.UnquoteUsage(f)
+			fmt.Fprintf(&b, "%s (--%s), ", strings.TrimSpace("-"+f.Shorthand+" "+value), f.Name)
+		})
+		b.WriteString("-h (--help)\n")
 	}
 	fmt.Fprintf(&b, "\n%s\n", strings.TrimRight(text, "\n"))
 	return b.String()
@@ -102,9 +108,15 @@ func rootCommands(root *cobra.Command) string {
 			}
 		}
 	}
-	for _, g := range append(root.Groups(), &cobra.Group{Title: "Other commands:"}) {
+	others := &cobra.Group{Title: "Other commands:"}
+	if len(root.Groups()) == 0 {
+		others.Title = "Commands:"
+	}
+	for _, g := range append(root.Groups(), others) {
 		list(g.Title, func(c *cobra.Command) bool { return c.GroupID == g.ID && c.IsAvailableCommand() }, "")
 	}
-	list("Topics:", (*cobra.Command).IsAdditionalHelpTopicCommand, "help ")
+	if root.HasHelpSubCommands() {
+		list("Topics:", (*cobra.Command).IsAdditionalHelpTopicCommand, "help ")
+	}
 	return b.String()
 }

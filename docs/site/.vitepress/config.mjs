@@ -113,13 +113,11 @@ function slug(heading) {
 
 // The pages in the order in which they are read. A page without a title here has that of its file.
 const order = [
-  ['Tutorials', '教程', ['index', 'tutorials/flash-sale', 'tutorials/points', 'tutorials/nightly', 'tutorials/leader', 'tutorials/api']],
-  ['How-to', '指南', ['howto', 'howto/choose-a-store', 'howto/kubernetes']],
-  ['Explanation', '原理', ['explanation/no-perfect-lock', 'explanation/leases', 'explanation/failover', 'explanation/redlock', 'explanation/algorithms']],
-  ['Locks', '锁', ['fencing', 'testing', 'certificates']],
-  ['Limits', '限流', ['limits', 'rules', 'budgets', 'queues', 'web', 'proxies']],
+  ['Start', '入门', ['index', 'stores', 'tutorials/nightly', 'tutorials/api', 'tutorials/flash-sale', 'tutorials/points']],
+  ['Locks', '锁', ['locks', 'fencing', 'election', 'once', 'redlock', 'testing', 'certificates']],
+  ['Limits', '限流', ['limits', 'algorithms', 'rules', 'budgets', 'queues', 'web', 'proxies']],
   ['Laboratory', '实验室', ['lab']],
-  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'compatibility', 'requirements']],
+  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'kubernetes', 'compatibility', 'versions']],
   ['Reference', '参考', ['reference/cli', 'reference/urls', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
   ['Evidence', '验证与测量', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],

@@ -122,8 +122,8 @@ type waiter struct {
 // nobody uses, and without an op nothing is left.
 func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.boot.Add(w.wait), hints: make(chan struct{}, 1)}
-	q.claim.ID = s.keys.ClaimID(w.caller, w.op, w.claim, w.ttl)
-	if w.op == "" {
+	ids := s.keys.Load().ClaimIDs(w.caller, w.op, w.claim, w.ttl)
+	if q.claim.ID = ids[0]; w.op == "" {
 		q.claim.ID = driver.NewID()
 	}
 	if err := check.Request(driver.Request{Claim: q.claim, TTL: w.ttl}, s.traits); err != nil {
@@ -139,6 +139,11 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 		defer s.waits.leave(w.caller)
 	}
 	defer q.stopWatching()
+	if w.retry {
+		if err := q.find(ctx, ids[1:]); err != nil {
+			return lease{}, err
+		}
+	}
 	for {
 		l, err := q.try(ctx)
 		if err == nil {
@@ -160,6 +165,24 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 		q.leave(ctx, err)
 		return lease{}, err
 	}
+}
+
+// find looks for what an earlier call with this op has got under an ID of another secret: the
+// secret is being replaced, and another server has answered that call.
+func (q *waiter) find(ctx context.Context, ids []string) error {
+	for _, id := range ids {
+		claim := q.claim
+		claim.ID = id
+		l, r := q.renew(ctx, claim, attempting(q.w.ttl))
+		switch r.State {
+		case driver.Held, driver.Waiting:
+			q.claim = l.claim
+			return nil
+		case driver.Unknown:
+			return r.Err
+		}
+	}
+	return nil
 }
 
 // keep renews the position that the client is about to be told of. It does not wait for

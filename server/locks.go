@@ -82,7 +82,7 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	}
 	return &batonv1.AcquireResponse{
 		State: batonv1.AcquireResponse_HELD, Token: l.token(), RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl}),
+		Handle: s.keys.Load().Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl}),
 	}, nil
 }
 
@@ -212,7 +212,7 @@ func (s *Server) opened(ctx context.Context, text string) (*call, handle.Handle,
 	if err != nil {
 		return nil, handle.Handle{}, err
 	}
-	h, err := s.keys.Open(c.caller.Name(), text)
+	h, err := s.keys.Load().Open(c.caller.Name(), text)
 	if err != nil { // it may be stolen
 		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
 	}
@@ -289,9 +289,10 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 		return nil, err
 	}
 	// What the ID names is the caller's own: no role is needed to end it.
-	claim.ID = s.keys.ClaimID(c.caller.Name(), r.Op, claim, ttl)
-	if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
-		return nil, err
+	for _, claim.ID = range s.keys.Load().ClaimIDs(c.caller.Name(), r.Op, claim, ttl) {
+		if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
+			return nil, err
+		}
 	}
 	return &batonv1.CancelResponse{}, nil
 }

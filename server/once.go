@@ -78,7 +78,7 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	}
 	return &batonv1.BeginResponse{
 		State: batonv1.BeginResponse_RUN, Token: l.token(), Attempts: rec.Attempts, RemainingMs: millis(l.remaining(received)),
-		Handle: s.keys.Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl, Once: true}),
+		Handle: s.keys.Load().Seal(c.caller.Name(), handle.Handle{Claim: l.claim, Token: l.token(), TTL: w.ttl, Once: true}),
 	}, nil
 }
 

@@ -37,8 +37,8 @@ type Config struct {
 	Store driver.Locks
 
 	// Secret is what all servers that are to accept each other's handles and ops share:
-	// MinSecret random bytes or more. Who knows it can release the locks of others.
-	// Defaults to one that is drawn, and ends with this Server.
+	// MinSecret random bytes or more. Who knows it can release the locks of others. Rotate
+	// replaces it. Defaults to one that is drawn, and ends with this Server.
 	Secret []byte
 
 	// Caller finds who calls, and what the caller may do. The error is for the client. It
@@ -119,7 +119,7 @@ type Server struct {
 	watcher driver.Watcher // nil if the store has none
 	records driver.Records // likewise
 	locks   *baton.Locker  // to show locks to people, and to break them
-	keys    handle.Keys
+	keys    atomic.Pointer[handle.Keys]
 	handler http.Handler
 	errors  *connect.ErrorWriter
 	origins *http.CrossOriginProtection
@@ -151,7 +151,7 @@ func New(cfg Config) (*Server, error) {
 	s.watcher, _ = driver.As[driver.Watcher](s.store)
 	s.records, _ = driver.As[driver.Records](s.store)
 	var err error
-	if s.keys, err = handle.NewKeys(cfg.Secret); err != nil {
+	if err = s.Rotate(cfg.Secret); err != nil {
 		return nil, err
 	}
 	if s.locks, err = baton.New(s.store, baton.Config{}); err != nil {
@@ -180,6 +180,28 @@ func New(cfg Config) (*Server, error) {
 	all.Handle("/", guarded)
 	s.handler = s.counted(all)
 	return s, nil
+}
+
+// Rotate replaces the secrets: the first seals handles from now on, and what any of them has
+// sealed is accepted. So a secret is replaced in three steps, each of them at all servers
+// before the next: add the new one behind the old one, put it first, remove the old one. The
+// last step waits until the leases have ended that the old one has sealed. Calls that are
+// under way may use either secret. After an error the secrets are as before.
+func (s *Server) Rotate(secrets ...[]byte) error {
+	if len(secrets) == 0 {
+		return &ConfigError{"Secret", "is not set"}
+	}
+	for _, secret := range secrets {
+		if n := len(secret); n < MinSecret {
+			return &ConfigError{"Secret", fmt.Sprintf("has %d bytes, fewer than %d", n, MinSecret)}
+		}
+	}
+	keys, err := handle.NewKeys(secrets...)
+	if err != nil {
+		return err
+	}
+	s.keys.Store(&keys)
+	return nil
 }
 
 // Handler answers everything that the server offers. It may be mounted in a mux, at "/".

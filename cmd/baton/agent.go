@@ -21,6 +21,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/ownfile"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/systemd"
 	"github.com/batonhq/baton/once"
@@ -67,8 +68,8 @@ With --rules, clients may ask the limits of a file (see "baton limit check"), wh
 read again when it changes.
 
 With --roles, a user may do what a file says: lock keys below some prefixes only, or ask
-limits only (docs/security.md). HUP then reads the file again, and ends sessions that hold
-what their user may no longer hold. With --audit, each denial and each change of roles is a
+limits only (docs/security.md). The file is read again when it changes, and on HUP, and
+sessions end that hold what their user may no longer hold. With --audit, each denial and each change of roles is a
 line of JSON in a file.
 
 Signals TERM, INT and QUIT, and HUP without --roles and --audit, end the agent. It tells
@@ -249,10 +250,14 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	if err != nil {
 		return err
 	}
+	watch := ownfile.NewWatch(k.roles)
 	who, err := a.openUsers(k, log)
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go watch.Follow(ctx, hangUp(ctx, sigs))
 	l, err := k.listen()
 	if err != nil {
 		return err
@@ -285,8 +290,6 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 		return err
 	}
 	defer shut(store)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	cfg := agent.Config{MaxHold: k.maxHold, Users: k.uids, Caller: who.caller(), Logger: a.warner()}
 	if file != nil {
 		if cfg.Limits, err = a.follow(ctx, store, file); err != nil {

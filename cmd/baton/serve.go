@@ -72,9 +72,11 @@ The file of --roles says what each caller may do. With --client-ca alone each cl
 with a certificate may do everything. On loopback without them, every user of the machine
 may; a web page may not.
 
-HUP reads the files of --roles and TLS again, and goes on in a new file of --audit if the
-one before was renamed. TERM, INT and QUIT end the server: calls that wait are answered
-first.
+The files of --roles, --secret-file and TLS are read again when they change, and on HUP. If
+there is a mistake in one, what it said before stays in force. A secret is replaced by way
+of a file with two: each line is one, the first is for new leases, all are accepted. HUP also
+goes on in a new file of --audit if the one before was renamed. TERM, INT and QUIT end the
+server: calls that wait are answered first.
 
 If the store is away at the start, the server tries until it is there, and is not ready
 (/readyz) until then.
@@ -96,7 +98,7 @@ The audit has a line of JSON for every break, every denial and every change of r
 	}
 	f := cmd.Flags()
 	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT` to listen at; without a host, all addresses of this machine")
-	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64")
+	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64, a line each")
 	f.StringVar(&k.roles, "roles", "", "`FILE` of roles: who callers are, and what each may do")
 	f.StringVar(&k.cert, "tls-cert", "", "`FILE` with the certificate of the server, in PEM")
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
@@ -119,10 +121,14 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
+	watch := ownfile.NewWatch(k.roles, k.secret, k.cert, k.key, k.clientCA)
 	files, err := a.openServed(k)
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	go watch.Follow(ctx, hangUp(ctx, sigs))
 	shown, err := a.show()
 	if err != nil {
 		return err
@@ -157,8 +163,6 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 		return err
 	}
 	defer shut(store)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	s, mux, err := a.servedBy(ctx, store, files, shown)
 	if err != nil {
 		return err
@@ -216,12 +220,13 @@ func (a *app) drain(ctx context.Context, s *server.Server, h *http.Server) error
 
 // served is what the files of the flags say.
 type served struct {
-	flags  *serverFlags
-	door   *httpguard.Door
-	roles  *roles.File // nil: none
-	rules  *rules.File // nil: none
-	secret []byte      // nil: none
-	log    *audit
+	flags   *serverFlags
+	door    *httpguard.Door
+	roles   *roles.File    // nil: none
+	rules   *rules.File    // nil: none
+	secrets [][]byte       // nil: none
+	server  *server.Server // nil: the store is not there yet
+	log     *audit
 }
 
 // openServed reads all files, before anything listens.
@@ -250,7 +255,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		return nil, doorError(err)
 	}
 	if k.secret != "" {
-		if f.secret, err = readSecret(k.secret); err != nil {
+		if f.secrets, err = readSecrets(k.secret); err != nil {
 			return nil, &exit{Code: exitConfig, Err: ofFile(k.secret, err)}
 		}
 	}
@@ -277,23 +282,30 @@ func doorError(err error) error {
 	return err
 }
 
-// readSecret reads the secret of all servers of a store.
-func readSecret(path string) ([]byte, error) {
+// readSecrets reads the secrets of all servers of a store, of which each is a line.
+func readSecrets(path string) (all [][]byte, err error) {
 	text, err := ownfile.Read(path, 4096, true)
 	if err != nil {
 		return nil, err
 	}
-	secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(text)))
-	if err != nil || len(secret) < 32 {
-		return nil, errors.New("it has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	for i, line := range lines {
+		secret, err := base64.StdEncoding.DecodeString(strings.TrimSpace(line))
+		if err != nil || len(secret) < 32 {
+			return nil, fmt.Errorf("line %d has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64", i+1)
+		}
+		if len(line) == 76 && i < len(lines)-1 { // base64 breaks lines there
+			return nil, fmt.Errorf("line %d may be the beginning of a longer secret: write one without line breaks, base64 -w0", i+1)
+		}
+		all = append(all, secret)
 	}
-	return secret, nil
+	return all, nil
 }
 
 // servedBy makes what answers calls.
 func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, *http.ServeMux, error) {
 	cfg := server.Config{
-		Store: store, Secret: f.secret, Audit: f.log.Logger,
+		Store: store, Audit: f.log.Logger,
 		Logger: a.warner(),
 		Caller: func(r *http.Request) (server.Caller, error) { return httpguard.Caller(r) },
 	}
@@ -309,6 +321,11 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	}
 	if err != nil {
 		return nil, nil, err
+	}
+	if f.server = s; f.secrets != nil {
+		if err := s.Rotate(f.secrets...); err != nil {
+			return nil, nil, err
+		}
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/", s.Handler())
@@ -352,7 +369,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	if !t.Processes {
 		a.say("store %s is not shared with other processes: only the clients of this server exclude each other", t.Store)
 	}
-	if f.secret == nil {
+	if f.secrets == nil {
 		a.say("without --secret-file only this server can renew the leases that it grants, until it restarts; limits do not need it")
 	}
 	if f.door.Everyone() {
@@ -369,20 +386,48 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	a.tellSupervisor("READY=1")
 }
 
+// hangUp does what the signal HUP does, until ctx ends.
+func hangUp(ctx context.Context, sigs chan<- os.Signal) func() {
+	return func() {
+		select {
+		case sigs <- syscall.SIGHUP:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // reloadServed reads again what a HUP is for. What cannot be read stays as it is.
 func (a *app) reloadServed(f *served) {
 	a.reopenAudit(f.log)
 	if f.roles != nil {
 		a.reloadRoles(f.roles, f.flags.roles, f.log)
 	}
-	if f.flags.cert == "" {
-		return
+	read := func(path, what string, again func() error) {
+		if path == "" {
+			return
+		}
+		if err := again(); err != nil {
+			a.complain("the previous %s stay in use: %s", what, safe(err.Error()))
+			f.log.Error("the previous "+what+" stay in use", "reason", err.Error())
+			return
+		}
+		a.say("the %s were read", what)
 	}
-	if err := f.door.Reload(); err != nil {
-		err = doorError(err)
-		a.complain("the previous certificates stay in use: %s", safe(err.Error()))
-		f.log.Error("the previous certificates stay in use", "reason", err.Error())
-		return
-	}
-	a.say("the certificates were read")
+	read(f.flags.secret, "secrets", func() error {
+		secrets, err := readSecrets(f.flags.secret)
+		if err == nil && f.server != nil {
+			err = f.server.Rotate(secrets...)
+		}
+		if err != nil {
+			return ofFile(f.flags.secret, err)
+		}
+		f.secrets = secrets
+		return nil
+	})
+	read(f.flags.cert, "certificates", func() error {
+		if err := f.door.Reload(); err != nil {
+			return doorError(err)
+		}
+		return nil
+	})
 }

@@ -74,24 +74,32 @@ func (m *messages) String() string {
 	return m.text.String()
 }
 
-// startServe starts baton serve, over a store and with an audit of its own.
-func startServe(t *testing.T, dir string, flags ...string) *servedProcess {
+// startBaton starts a process with a store of its own, which ends with the test.
+func startBaton(t *testing.T, dir string, args ...string) (*exec.Cmd, *messages) {
 	t.Helper()
-	s := &servedProcess{t: t, dir: dir, errs: &messages{more: make(chan struct{})}}
-	s.cmd = exec.Command("baton", append([]string{"serve", "--listen", "127.0.0.1:0", "--audit", filepath.Join(dir, "audit")}, flags...)...)
-	s.cmd.Dir = dir
-	s.cmd.Env = append(os.Environ(), "BATON_STORE=sqlite:"+filepath.Join(dir, "locks.db"), "HOME="+dir, "XDG_STATE_HOME="+dir)
-	s.cmd.Stderr = s.errs
-	if err := s.cmd.Start(); err != nil {
+	errs := &messages{more: make(chan struct{})}
+	cmd := exec.Command("baton", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "BATON_STORE=sqlite:"+filepath.Join(dir, "locks.db"), "HOME="+dir, "XDG_STATE_HOME="+dir)
+	cmd.Stderr = errs
+	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = s.cmd.Process.Kill()
-		_ = s.cmd.Wait()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
 		if t.Failed() {
-			t.Logf("the server says:\n%s", s.errs)
+			t.Logf("baton %s says:\n%s", args[0], errs)
 		}
 	})
+	return cmd, errs
+}
+
+// startServe starts baton serve, over a store and with an audit of its own.
+func startServe(t *testing.T, dir string, flags ...string) *servedProcess {
+	t.Helper()
+	s := &servedProcess{t: t, dir: dir}
+	s.cmd, s.errs = startBaton(t, dir, append([]string{"serve", "--listen", "127.0.0.1:0", "--audit", filepath.Join(dir, "audit")}, flags...)...)
 	found := s.errs.await(t, `listens at (https?)://(\S+)$`)
 	s.addr, s.url = found[2], found[1]+"://"+found[2]
 	transport := &http.Transport{}

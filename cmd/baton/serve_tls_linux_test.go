@@ -245,9 +245,12 @@ func TestServeAttackByRevokedCallers(t *testing.T) {
 	renew := fmt.Sprintf(`{"handle":%q}`, lease.Handle)
 	cart.held("", `{"key":"cart/x"}`)
 
-	reload := func(pattern string) {
+	reload := func(pattern string, changes ...func()) { // a change is told of without a HUP, too, but later
 		t.Helper()
 		before := strings.Count(s.errs.String(), "\n")
+		for _, change := range changes {
+			change()
+		}
 		if err := s.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 			t.Fatal(err)
 		}
@@ -258,30 +261,28 @@ func TestServeAttackByRevokedCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+	write := func(text string) func() {
+		return func() {
+			t.Helper()
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	write("team-a " + roles.Credential(tokenA) + " a/=lokc\n")
-	reload("the previous roles stay in force: .*line 1.*certificates were read")
+	reload("the previous roles stay in force: .*line 1.*certificates were read", write("team-a "+roles.Credential(tokenA)+" a/=lokc\n"))
 	a.wants(http.StatusOK, tokenA, "Locks/Renew", renew)
 	s.wrote("the previous roles stay in force", "line 1")
 
 	// A role that has less.
-	write(strings.ReplaceAll(string(good), "a/=lock,list", "a/=list"))
-	reload("0 callers added, 0 removed, 1 changed.*certificates were read")
+	reload("0 callers added, 0 removed, 1 changed.*certificates were read", write(strings.ReplaceAll(string(good), "a/=lock,list", "a/=list")))
 	a.wants(http.StatusForbidden, tokenA, "Locks/Renew", renew)
 	s.wrote("the roles were read", `"changed":["team-a"]`)
 
 	// A caller that is gone.
-	write(strings.ReplaceAll(string(good), roles.Credential(tokenA), roles.Credential("another")))
-	reload("1 changed.*certificates were read")
+	reload("1 changed.*certificates were read", write(strings.ReplaceAll(string(good), roles.Credential(tokenA), roles.Credential("another"))))
 	a.wants(http.StatusUnauthorized, tokenA, "Locks/Renew", renew)
 	a.wants(http.StatusOK, "another", "Locks/Renew", renew) // the caller is the same
-	write(string(good))
-	reload("1 changed.*certificates were read")
+	reload("1 changed.*certificates were read", write(string(good)))
 
 	// A CA that is not trusted any more, and a new certificate of the server.
 	theirs.dir = ours.dir
@@ -289,9 +290,10 @@ func TestServeAttackByRevokedCallers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours.write("ca.crt", "CERTIFICATE", text, 0o644)
-	ours.server()
-	reload("certificates were read")
+	reload("certificates were read", func() {
+		ours.write("ca.crt", "CERTIFICATE", text, 0o644)
+		ours.server()
+	})
 	cart.wants(http.StatusUnauthorized, "", "Locks/Acquire", `{"key":"cart/y"}`) // on the open connection
 	cart.http.CloseIdleConnections()
 	cart.refusedTLS("the client of a CA that is not trusted any more")

@@ -21,25 +21,43 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Keys are what a secret is for. Servers with the same secret have the same Keys.
-type Keys struct {
+// Keys are what secrets are for. Servers with the same secret have the same Keys of it. The
+// first is for what is new; the others are for what was made before the secret was replaced.
+type Keys []keys
+
+type keys struct {
 	claims  []byte // of the IDs of claims
 	handles []byte // of the keys that seal handles
 }
 
-// NewKeys derives the Keys of a secret.
-func NewKeys(secret []byte) (k Keys, err error) {
-	if k.claims, err = hkdf.Key(sha256.New, secret, nil, "baton server: IDs of claims", 32); err != nil {
-		return k, err
+// NewKeys derives the Keys of one secret or more.
+func NewKeys(secrets ...[]byte) (Keys, error) {
+	all := make(Keys, len(secrets))
+	for i, secret := range secrets {
+		var err error
+		if all[i].claims, err = hkdf.Key(sha256.New, secret, nil, "baton server: IDs of claims", 32); err != nil {
+			return nil, err
+		}
+		if all[i].handles, err = hkdf.Key(sha256.New, secret, nil, "baton server: handles", 32); err != nil {
+			return nil, err
+		}
 	}
-	k.handles, err = hkdf.Key(sha256.New, secret, nil, "baton server: handles", 32)
-	return k, err
+	return all, nil
 }
 
-// ClaimID is the ID of what a caller's op asks for. It cannot be known from the op. With
-// the same op another kind of lock, or another TTL, is another claim: what the store finds
-// for an ID is what was asked for. It does not look at c.ID, c.Ticket and c.Owner.
-func (k Keys) ClaimID(caller, op string, c driver.Claim, ttl time.Duration) string {
+// ClaimIDs are the IDs of what a caller's op asks for, one of each secret. None can be known
+// from the op. With the same op another kind of lock, or another TTL, is another claim: what
+// the store finds for an ID is what was asked for. They do not depend on c.ID, c.Ticket and
+// c.Owner.
+func (k Keys) ClaimIDs(caller, op string, c driver.Claim, ttl time.Duration) []string {
+	ids := make([]string, len(k))
+	for i := range k {
+		ids[i] = k[i].claimID(caller, op, c, ttl)
+	}
+	return ids
+}
+
+func (k keys) claimID(caller, op string, c driver.Claim, ttl time.Duration) string {
 	mac := hmac.New(sha256.New, k.claims)
 	number := func(n int64) {
 		var text [8]byte
@@ -81,15 +99,15 @@ const (
 // Err does not say what is wrong with a handle.
 var Err = errors.New("this handle is none of this caller's: it is that of another caller, damaged, or of servers with another secret")
 
-// Seal makes the text of a handle. Each one is sealed by a key of its own: the number of
-// handles of a secret is not bounded.
+// Seal makes the text of a handle, by the first secret. Each one is sealed by a key of its
+// own: the number of handles of a secret is not bounded.
 func (k Keys) Seal(caller string, h Handle) string {
 	salt := make([]byte, saltSize, saltSize+128)
 	rand.Read(salt) // never fails
-	return prefix + base64.RawURLEncoding.EncodeToString(k.aead(salt).Seal(salt, make([]byte, 12), h.encode(), []byte(caller)))
+	return prefix + base64.RawURLEncoding.EncodeToString(k[0].aead(salt).Seal(salt, make([]byte, 12), h.encode(), []byte(caller)))
 }
 
-// Open is the reverse of Seal. The error is Err.
+// Open is the reverse of Seal, by any of the secrets. The error is Err.
 func (k Keys) Open(caller, text string) (Handle, error) {
 	sealed, ok := strings.CutPrefix(text, prefix)
 	if !ok || len(text) > maxLen || strings.ContainsAny(text, "\r\n") { // which base64 skips
@@ -99,19 +117,22 @@ func (k Keys) Open(caller, text string) (Handle, error) {
 	if err != nil || len(raw) < saltSize {
 		return Handle{}, Err
 	}
-	plain, err := k.aead(raw[:saltSize]).Open(nil, make([]byte, 12), raw[saltSize:], []byte(caller))
-	if err != nil {
-		return Handle{}, Err
+	for _, of := range k {
+		plain, err := of.aead(raw[:saltSize]).Open(nil, make([]byte, 12), raw[saltSize:], []byte(caller))
+		if err != nil {
+			continue
+		}
+		h, err := decode(plain)
+		if err != nil { // sealed by a later version
+			break
+		}
+		return h, nil
 	}
-	h, err := decode(plain)
-	if err != nil { // sealed by a later version
-		return Handle{}, Err
-	}
-	return h, nil
+	return Handle{}, Err
 }
 
 // aead seals one handle, so that its nonce can be fixed.
-func (k Keys) aead(salt []byte) cipher.AEAD {
+func (k keys) aead(salt []byte) cipher.AEAD {
 	mac := hmac.New(sha256.New, k.handles)
 	mac.Write(salt)
 	block, err := aes.NewCipher(mac.Sum(nil))

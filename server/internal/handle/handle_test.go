@@ -12,9 +12,13 @@ import (
 	"github.com/batonhq/baton/internal/mutants"
 )
 
-func testKeys(t testing.TB, secret string) Keys {
+func testKeys(t testing.TB, secrets ...string) Keys {
 	t.Helper()
-	k, err := NewKeys([]byte(secret))
+	var all [][]byte
+	for _, s := range secrets {
+		all = append(all, []byte(s))
+	}
+	k, err := NewKeys(all...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +85,28 @@ func TestHandles(t *testing.T) {
 	}
 }
 
+// Of several secrets the first seals, and each opens.
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	const before, after = "0123456789abcdef", "another secret 1"
+	both, h := testKeys(t, after, before), someHandles()[0]
+	old := testKeys(t, before).Seal("a", h)
+	if got, err := both.Open("a", old); err != nil || got != h {
+		t.Errorf("the handle of the secret before: %+v, %v", got, err)
+	}
+	if _, err := both.Open("b", old); err == nil {
+		t.Error("it is opened for another caller")
+	}
+	next := both.Seal("a", h)
+	if got, err := testKeys(t, after).Open("a", next); err != nil || got != h {
+		t.Errorf("a new handle is not sealed by the first secret: %+v, %v", got, err)
+	}
+	ids := both.ClaimIDs("a", "op", h.Claim, time.Second)
+	if want := []string{testKeys(t, after)[0].claimID("a", "op", h.Claim, time.Second), testKeys(t, before)[0].claimID("a", "op", h.Claim, time.Second)}; !slices.Equal(ids, want) {
+		t.Errorf("the IDs are %q, want %q", ids, want)
+	}
+}
+
 // What two callers, two keys or two ops ask for never meets, and neither do two kinds of
 // lock, or two TTLs.
 func TestClaimIDsDiffer(t *testing.T) {
@@ -92,32 +118,32 @@ func TestClaimIDsDiffer(t *testing.T) {
 		for _, key := range parts {
 			for _, op := range parts {
 				c := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
-				id := k.ClaimID(caller, op, c, time.Second)
+				id := k[0].claimID(caller, op, c, time.Second)
 				if other, twice := seen[id]; twice {
 					t.Errorf("%q and %q have the same ID", other, [3]string{caller, key, op})
 				}
 				seen[id] = [3]string{caller, key, op}
-				if len(id) != 22 || id != k.ClaimID(caller, op, c, time.Second) {
+				if len(id) != 22 || id != k[0].claimID(caller, op, c, time.Second) {
 					t.Errorf("the ID is %q, and differs from call to call", id)
 				}
 			}
 		}
 	}
 	c := driver.Claim{Key: "k", Weight: 1, Capacity: 10}
-	id := k.ClaimID("a", "op", c, time.Second)
-	if testKeys(t, "another secret 1").ClaimID("a", "op", c, time.Second) == id {
+	id := k[0].claimID("a", "op", c, time.Second)
+	if testKeys(t, "another secret 1")[0].claimID("a", "op", c, time.Second) == id {
 		t.Error("an ID does not depend on the secret")
 	}
 	heavier, wider := c, c
 	heavier.Weight, wider.Capacity = 2, 11
-	if k.ClaimID("a", "op", heavier, time.Second) == id || k.ClaimID("a", "op", wider, time.Second) == id {
+	if k[0].claimID("a", "op", heavier, time.Second) == id || k[0].claimID("a", "op", wider, time.Second) == id {
 		t.Error("an ID does not depend on the kind of lock")
 	}
-	if k.ClaimID("a", "op", c, time.Minute) == id {
+	if k[0].claimID("a", "op", c, time.Minute) == id {
 		t.Error("an ID does not depend on the TTL")
 	}
 	c.ID, c.Ticket, c.Owner = "x", 1, "y"
-	if k.ClaimID("a", "op", c, time.Second) != id {
+	if k[0].claimID("a", "op", c, time.Second) != id {
 		t.Error("an ID depends on what changes")
 	}
 }

@@ -53,8 +53,13 @@ var redisRivals = []rival{
 	},
 	{
 		name:  "serve",
-		about: "baton serve over Baton on redisstore, from Connect's client in Go by HTTP/1.1, with an op for each lock: leases that no connection has, which the client renews",
+		about: "baton serve over Baton on redisstore, by JSON over HTTP/1.1, one connection for each goroutine, with an op for each lock: leases that no connection has, which the client renews",
 		open:  openServe,
+	},
+	{
+		name:  "serve-connect",
+		about: "the same from Connect's client in Go, which is as busy as the server",
+		open:  openConnect,
 	},
 	{
 		name:  "redislock",

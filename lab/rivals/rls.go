@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net"
+	"net/http"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ var _ = gzip.Name // as a proxy that knows it, the client says that answers may 
 // rlsRules are what a proxy asks about: as many requests as limitN a second.
 const rlsRules = `
 domain: bench
+on_failure: {mode: local, instances: 1, after: 500ms}
 descriptors:
 - {key: user, rate_limit: {unit: second, requests_per_unit: 1000000}}
 `
@@ -49,8 +51,11 @@ func childRLS(ctx context.Context, order childOrder, ready func() error) error {
 	if err != nil {
 		return err
 	}
-	_, handler := rls.New(rls.Config{Limiter: limiter, Within: time.Second}) // or each server decides alone when 64 ask
-	return serveHTTP(ctx, order.Socket, batonserver.HTTPServer(handler), ready)
+	return serveDoor(ctx, order.Socket, batonserver.Config{Store: store, Limits: limiter}, func(s *batonserver.Server) http.Handler {
+		may := func(ctx context.Context, domain string) error { return s.May(ctx, "limit", domain+"/") }
+		_, handler := rls.New(rls.Config{Limiter: limiter, May: may, Within: time.Second}) // or the server decides alone when 64 ask
+		return s.Guard(handler)
+	}, ready)
 }
 
 // childIncr is the process with the other: the commands that envoyproxy/ratelimit sends,

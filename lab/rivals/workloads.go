@@ -132,7 +132,7 @@ func redisWorkloads() []*workload {
 	doors := func(name, title string, columns []column, measure func(context.Context, *bench, *workload, []rival) (map[string]metrics, error)) *workload {
 		return &workload{
 			name: name, title: "Redis: lock and unlock through the library, the agent and the server, " + title,
-			system: "redis", also: []string{"agent", "serve"}, base: "baton", names: []string{"baton", "agent", "serve"},
+			system: "redis", also: []string{"agent", "serve"}, base: "baton", names: []string{"baton", "agent", "serve", "serve-connect"},
 			columns: columns, measure: measure,
 		}
 	}

@@ -130,7 +130,80 @@ func bad(format string, args ...any) error { return &badRequest{fmt.Sprintf(form
 // has another type or another case, or that the request has no use for, is an error and
 // not ignored. A client that means wait_ms and writes wait is not to wait for ever. The
 // ID is right even if there is an error, unless it is 0.
-func parse(line []byte) (r request, err error) {
+func parse(line []byte) (request, error) {
+	if r, ok := parseShort(line); ok {
+		return r, nil
+	}
+	return parseAny(line)
+}
+
+// parseShort reads a line of the kind that nearly all are of: without escapes, lists and
+// errors. Of any other line it returns false.
+func parseShort(line []byte) (r request, ok bool) {
+	if !utf8.Valid(line) || len(line) == 0 || line[0] != '{' {
+		return r, false
+	}
+	at := 0
+	for line[at] != '}' {
+		name, end, ok := shortText(line, skipBlank(line, at+1))
+		i := slices.Index(fieldNames, string(name))
+		if !ok || i < 0 || end >= len(line) || line[end] != ':' {
+			return r, false
+		}
+		f := fields(1) << i
+		text, number, least, most := r.field(f)
+		at = skipBlank(line, end+1)
+		switch {
+		case r.has&f != 0:
+			return r, false
+		case text != nil:
+			value, end, ok := shortText(line, at)
+			if !ok {
+				return r, false
+			}
+			*text, at = string(value), end
+		case number != nil:
+			end := at
+			for ; end < len(line) && end < at+17 && '0' <= line[end] && line[end] <= '9'; end++ {
+				*number = *number*10 + int64(line[end]-'0')
+			}
+			if end == at || line[at] == '0' && end > at+1 || *number < least || *number > most {
+				return r, false
+			}
+			at = end
+		default:
+			return r, false
+		}
+		r.has |= f
+		if at >= len(line) || line[at] != ',' && line[at] != '}' {
+			return r, false
+		}
+	}
+	return r, string(line[at:]) == "}\n" && r.ID != 0 && r.check() == nil
+}
+
+// shortText is a string without escapes, and where it ends.
+func shortText(line []byte, at int) (text []byte, end int, ok bool) {
+	if at >= len(line) || line[at] != '"' {
+		return nil, 0, false
+	}
+	for end = at + 1; end < len(line) && line[end] != '"'; end++ {
+		if line[end] < ' ' || line[end] == '\\' {
+			return nil, 0, false
+		}
+	}
+	return line[at+1 : min(end, len(line))], end + 1, end < len(line)
+}
+
+func skipBlank(line []byte, at int) int {
+	if at < len(line) && line[at] == ' ' {
+		return at + 1
+	}
+	return at
+}
+
+// parseAny reads any line.
+func parseAny(line []byte) (r request, err error) {
 	if !utf8.Valid(line) || !json.Valid(line) {
 		return r, &badRequest{"the line is no JSON object", true}
 	}
@@ -181,11 +254,9 @@ func parse(line []byte) (r request, err error) {
 	return r, err
 }
 
-// set sets one field.
-func (r *request) set(f fields, name string, value any) error {
-	var text *string
-	var number *int64
-	least, most := int64(1), int64(maxID)
+// field is where a field is, with the bounds of a number. A list is neither.
+func (r *request) field(f fields) (text *string, number *int64, least, most int64) {
+	least, most = 1, maxID
 	switch f {
 	case fieldDo:
 		text = &r.Do
@@ -220,6 +291,11 @@ func (r *request) set(f fields, name string, value any) error {
 	case fieldMaxHold:
 		number, most = &r.MaxHoldMS, maxMS
 	}
+	return text, number, least, most
+}
+
+// set sets one field.
+func (r *request) set(f fields, name string, value any) error {
 	if f == fieldKeys {
 		list, _ := value.([]any)
 		for _, one := range list {
@@ -235,6 +311,7 @@ func (r *request) set(f fields, name string, value any) error {
 		}
 		return nil
 	}
+	text, number, least, most := r.field(f)
 	if text != nil {
 		s, ok := value.(string)
 		if !ok {

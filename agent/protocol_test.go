@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -109,6 +110,7 @@ func FuzzParse(f *testing.F) {
 	for _, seed := range []string{
 		`{"id":1,"do":"lock","key":"k","mode":"permits","n":2,"of":3,"wait_ms":5,"max_hold_ms":7}`,
 		`{"id":2,"do":"unlock","lock":1}`, `{"id":1,"do":"who","key":"\ud83d\ude00"}`, `{"id":1,"do":"ping","do":"ping"}`,
+		`{"id": 1, "do": "lock", "key": "k", "wait_ms": 0}`, `{"do":"ping","id":9007199254740991}`, `{"id":01,"do":"ping"}`, `{"id":1,"do":"ping",}`,
 		`{"id":1e0,"do":"ping"}`, `{"ID":1,"id":2,"do":"ping"}`, "{\"id\":1,\"do\":\"\xc3\x28\"}", `{"id":1,"do":"check","lock":[{}]}`,
 	} {
 		f.Add([]byte(seed))
@@ -119,6 +121,12 @@ func FuzzParse(f *testing.F) {
 }
 
 func checkParse(t *testing.T, text []byte) {
+	ended := append(slices.Clone(text), '\n')
+	if short, ok := parseShort(ended); ok {
+		if long, err := parseAny(ended); err != nil || !reflect.DeepEqual(short, long) {
+			t.Fatalf("%q: %+v the short way, %+v, %v the long way", ended, short, long, err)
+		}
+	}
 	r, err := parse(text)
 	if err != nil {
 		wrong, ok := errors.AsType[*badRequest](err)

@@ -86,9 +86,12 @@ func New(c Config) (path string, handler http.Handler) {
 			return
 		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
-		answer.ServeHTTP(w, r)
+		answer.ServeHTTP(atOnce{w}, r)
 	})
 }
+
+// atOnce keeps connect from sending the parts of an answer one by one.
+type atOnce struct{ http.ResponseWriter }
 
 type service struct {
 	Config

@@ -12,6 +12,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/quick"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 )
@@ -62,6 +63,7 @@ func (s *session) begin(l *lock, r request, wait func(context.Context)) {
 		return
 	}
 	go func() {
+		quick.Stack()
 		defer s.busy.Done()
 		defer l.cancel()
 		wait(ctx)
@@ -308,6 +310,7 @@ func (s *session) unlock(r request) {
 	s.busy.Add(1)
 	s.mu.Unlock()
 	go func() { // the store may take its time, and the reading must go on
+		quick.Stack()
 		defer s.busy.Done()
 		if err := s.release(l); err != nil {
 			s.fail(r.ID, err)

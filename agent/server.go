@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quick"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -240,7 +241,7 @@ func (s *Server) admit(conn net.Conn, p peer) (*session, *answer) {
 		s.users[p.uid] = u
 	}
 	u.sessions++
-	c := &session{server: s, conn: conn, peer: p, user: u, locks: make(map[int64]*lock)}
+	c := &session{server: s, conn: quick.Conn(conn), peer: p, user: u, locks: make(map[int64]*lock)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	s.sessions[c] = struct{}{}
 	s.ended.Add(1)

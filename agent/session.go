@@ -14,6 +14,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quick"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit/rules"
@@ -337,6 +338,7 @@ func (s *session) ask(r request, do func(request) answer) {
 	s.busy.Add(1)
 	s.mu.Unlock()
 	go func() {
+		quick.Stack()
 		defer s.busy.Done()
 		a := do(r)
 		s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/quick"
 )
 
 // errSilent is in place of an answer of a store that is not asked, because it is known
@@ -46,6 +47,7 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 	}
 	answered := make(chan answer, 1)
 	go func() {
+		quick.Stack()
 		defer cancel()
 		t, by, _, err := decide(asking, all, r, func(ctx context.Context, r limits.Request) (limits.Taken, Source, error) {
 			t, err := f.fromStore(ctx, l.store, r)

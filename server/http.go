@@ -14,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/quick"
 )
 
 const (
@@ -35,6 +36,9 @@ func HTTPServer(h http.Handler) *http.Server {
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor > 1 { // this goroutine is new
+			quick.Stack()
+		}
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		h.ServeHTTP(w, r)
 		// What is left of the answer is sent now. A client of HTTP/2 may be there and not

@@ -49,7 +49,7 @@ const doors = `
 	baton:              driver driver/check internal/acquire internal/bound internal/leasemath
 	internal/acquire:   driver internal/bootclock internal/leasemath
 	internal/bound:
-	ratelimit:          driver driver/* internal/bootclock internal/local internal/rate
+	ratelimit:          driver driver/* internal/bootclock internal/local internal/quick internal/rate
 	ratelimit/*:        ratelimit ratelimit/internal/front
 	ratelimit/rules:    driver driver/* ratelimit internal/ownfile internal/suggest
 	once:               baton driver driver/check
@@ -61,10 +61,10 @@ const doors = `
 	ratelimit/joblimit: baton driver ratelimit
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/jsonlist internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/jsonlist internal/quick internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
 
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
-	server:             baton driver driver/check driver/limits internal/bootclock internal/roles internal/leasemath once ratelimit ratelimit/rules
+	server:             baton driver driver/check driver/limits internal/bootclock internal/quick internal/roles internal/leasemath once ratelimit ratelimit/rules
 	server/batonv1:
 	server/internal/codec:
 	server/internal/handle: driver driver/check

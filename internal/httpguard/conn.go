@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/batonhq/baton/internal/quick"
 )
 
 // writeTimeout is how long a client may read nothing while there is something to read.
@@ -43,7 +45,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			_ = c.Close()
 			continue
 		}
-		return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		return &conn{Conn: quick.Conn(c), leave: sync.OnceFunc(func() { l.leave(from) })}, nil
 	}
 }
 

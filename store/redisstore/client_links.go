@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/batonhq/baton/internal/quick"
 	"github.com/batonhq/baton/internal/settling"
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
@@ -193,7 +194,7 @@ func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, e
 		p.fails(err, leastPause)
 		return stillborn(err), nil
 	}
-	l := &link{fresh: newFresh(quick(conn)), of: ls, peer: p, era: era}
+	l := &link{fresh: newFresh(quick.Conn(conn)), of: ls, peer: p, era: era}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.open[l] = nil
@@ -509,6 +510,6 @@ func Dialer(options *redis.Options) func(ctx context.Context, network, addr stri
 		if _, encrypted := conn.(*tls.Conn); err != nil || encrypted {
 			return conn, err
 		}
-		return newFresh(quick(conn)), nil
+		return newFresh(quick.Conn(conn)), nil
 	}
 }

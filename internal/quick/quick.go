@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package redisstore
+package quick
 
 import (
 	"io"
@@ -11,14 +11,14 @@ import (
 	"unsafe"
 )
 
-// quick returns conn so that its system calls are not announced to Go's scheduler.
+// Conn returns conn so that its system calls are not announced to Go's scheduler.
 //
 // The scheduler is told of a system call because the call may take long. Its monitor,
 // which sleeps while the whole program waits, is woken for that: with one call at a time
 // that happens with each, and takes a tenth of a call. What is done here never waits in
 // the kernel, so the scheduler need not know. Waiting is done by the runtime's poller,
 // as ever.
-func quick(conn net.Conn) net.Conn {
+func Conn(conn net.Conn) net.Conn {
 	switch conn.(type) {
 	case *net.TCPConn, *net.UnixConn:
 	default: // TLS, where enciphering takes longer
@@ -50,6 +50,9 @@ type transfer struct {
 }
 
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
+
+// CloseWrite tells the other side that nothing more comes.
+func (s *socket) CloseWrite() error { return s.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 func (s *socket) Read(b []byte) (int, error) {
 	if len(b) == 0 {

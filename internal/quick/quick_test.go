@@ -1,6 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-package redisstore
+package quick
 
 import (
 	"bytes"
@@ -117,11 +117,11 @@ func TestQuickIsAConnection(t *testing.T) {
 		for _, network := range []string{"tcp", "unix"} {
 			t.Run(c.name+"/"+network, func(t *testing.T) {
 				var got [2]outcome
-				for i, wrap := range []func(net.Conn) net.Conn{func(c net.Conn) net.Conn { return c }, quick} {
+				for i, wrap := range []func(net.Conn) net.Conn{func(c net.Conn) net.Conn { return c }, Conn} {
 					plain, other := connected(t, network)
 					used := wrap(plain)
 					if _, ok := used.(*socket); ok != (i == 1) {
-						t.Fatalf("quick returned a %T", used)
+						t.Fatalf("Conn returned a %T", used)
 					}
 					n, err := c.do(t, used, other)
 					got[i] = outcomeOf(n, err, plain)
@@ -140,7 +140,7 @@ func TestQuickIsAConnection(t *testing.T) {
 // TestQuickWriteStopsInTheMiddle: a write that a deadline ends says how much was written.
 func TestQuickWriteStopsInTheMiddle(t *testing.T) {
 	plain, other := connected(t, "tcp")
-	c := quick(plain)
+	c := Conn(plain)
 	b := make([]byte, 32<<20)
 	ended := make(chan error, 1)
 	n := 0

@@ -73,11 +73,7 @@ const (
 	Majority               // Redlock, consensus
 	Once                   // idempotency
 	Limits                 // rate limits
-	Compared               // the stores side by side
 )
-
-// Topics are all of them.
-var Topics = []Topic{OneServer, Holding, Waiting, Majority, Once, Limits, Compared}
 
 // Title is the topic's name.
 func (t Topic) Title() Text {
@@ -88,7 +84,6 @@ func (t Topic) Title() Text {
 		{"Majorities", "多数派"},
 		{"Once", "幂等"},
 		{"Limits", "限流"},
-		{"The stores side by side", "各种存储的对比"},
 	}[t]
 }
 
@@ -112,8 +107,6 @@ type Server string
 const (
 	Redis     Server = "redis-server"
 	ZooKeeper Server = "zookeeper"
-	Etcd      Server = "etcd"
 	Postgres  Server = "postgresql"
-	MariaDB   Server = "mariadb"
 	Faketime  Server = "libfaketime" // for servers whose clocks are wrong
 )

@@ -28,7 +28,7 @@ func TestPrintFits(t *testing.T) {
 		}
 		records = append(records, r)
 	}
-	if len(records) < 40 {
+	if len(records) < 30 {
 		t.Fatalf("there are %d records", len(records))
 	}
 	for _, r := range records {

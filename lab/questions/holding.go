@@ -3,14 +3,9 @@ package questions
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/batonhq/baton"
@@ -44,28 +39,12 @@ var holding = []*lab.Question{
 		Ask:   text("The holder is cut off from the store: does it learn in time that it lost the lock?", "持有者与存储之间断网：它能及时知道自己丢了锁吗？"),
 		Answer: [3]lab.Text{
 			text("A holder that only called SET never learns it, and works on beside the next holder.", "只执行过 SET 的持有者永远不会知道，会与下一个持有者同时工作。"),
-			text("It needs no message: it knows when its last successful renewal was sent, and how long that lasts.", "不需要谁来通知：它知道最后一次成功的续期是何时发出的、能维持多久。"),
+			text("It needs no message: it knows when its last successful renewal was sent, and how long that lasts; of a session of ZooKeeper, half of its time-out at most.", "不需要谁来通知：它知道最后一次成功的续期是何时发出的、能维持多久；对 ZooKeeper 的会话，最多算超时的一半。"),
 			text("Baton ends the lease by a margin before its TTL has passed in the store; until then the store grants the lock to nobody else, unless it loses data or its clock jumps.", "Baton 会留出余量，在存储里的 TTL 到期之前就结束租约；在那之前，只要存储不丢数据、时钟不跳变，锁就不会授予别人。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"baton: TestSilentStoreEndsTheLeaseInTime"},
+		Tests: []string{"baton: TestSilentStoreEndsTheLeaseInTime", "store/zkstore: TestSilentConnection"},
 		Run:   toldInTime,
-	},
-	{
-		Name:  "killed",
-		Topic: lab.Holding,
-		Ask:   text("The holder is killed by kill -9: when is the lock free?", "持有者被 kill -9：锁什么时候释放？"),
-		Answer: [3]lab.Text{
-			text("When its expiry has passed: no code of the holder runs any more, not even a finally or a defer.", "等过期时间到：持有者的代码一行也不会再执行，finally、defer 也不例外。"),
-			text("So a lock that is renewed can have a short TTL, and a lock without renewal must have a long one.", "所以有续期的锁可以用短 TTL；没有续期的锁只能用长 TTL。"),
-			text("Baton's agent, a process beside it on the same machine, knows at once, because the kernel closes the connection, and frees the lock.", "Baton 的 agent 是同一台机器上的另一个进程：内核会关闭死掉的进程的连接，agent 立刻得知，马上释放锁。"),
-		},
-		Needs: []lab.Server{lab.Redis},
-		Tests: []string{
-			"drivertest: expiry frees the lock",
-			"agent: TestProcessThatIsKilled",
-		},
-		Run: killed,
 	},
 }
 
@@ -253,146 +232,4 @@ func toldInTime(ctx context.Context, r *lab.Run) error {
 	r.Say("Baton told A of the loss %d ms before the store granted the lock to B. TTL 2 s, margin 600 ms. The other A worked beside B and knew nothing.",
 		"存储把锁授予 B 之前 %d ms，Baton 就让 A 得知了丢锁（TTL 2 s，余量 600 ms）。另一个 A 与 B 同时工作，一无所知。", before.Milliseconds())
 	return nil
-}
-
-func killed(ctx context.Context, r *lab.Run) error {
-	const ttl = 2 * time.Second
-	server := startRedis(r)
-	url := "redis://" + server.Addr
-	others, _, err := lockerAt(ctx, r, url, baton.Config{})
-	if err != nil {
-		return err
-	}
-	socket := filepath.Join(r.Site.FreshDir().Dir(), "agent")
-	agent, err := r.Baton(ctx, "-q", "-b", url, "agent", "--socket", socket)
-	if err != nil {
-		return err
-	}
-	if err := agent.Start(); err != nil {
-		return err
-	}
-	naiveA, naiveB := r.Lane(text("SET NX PX 30 s: A", "SET NX PX 30 s：A")), r.Lane(text("SET NX PX 30 s: B", "SET NX PX 30 s：B"))
-	runA, runB := r.Lane(text("baton run: A", "baton run：A")), r.Lane(text("baton run: B", "baton run：B"))
-	agentA, agentB := r.Lane(text("agent: A", "agent：A")), r.Lane(text("agent: B", "agent：B"))
-
-	// Three processes hold a lock each.
-	if _, err := setNX(server, "naive", "A", 30*time.Second); err != nil {
-		return err
-	}
-	run, err := r.Baton(ctx, "-q", "-b", url, "run", "--ttl", ttl.String(), "renewed", "--", "sleep", "60")
-	if err != nil {
-		return err
-	}
-	if err := run.Start(); err != nil {
-		return err
-	}
-	session, err := sessionOf(ctx, socket, "session")
-	if err != nil {
-		return err
-	}
-	for {
-		info, err := others.Inspect(ctx, "renewed")
-		if err != nil {
-			return err
-		}
-		if len(info.Holders) > 0 {
-			break
-		}
-		if err := wait(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	r.Start()
-	for _, l := range []*lab.Lane{naiveA, runA, agentA} {
-		l.Begin(lab.Holds, lab.Text{})
-	}
-	if err := wait(ctx, 500*time.Millisecond); err != nil {
-		return err
-	}
-	if err := errors.Join(run.Process.Kill(), session.Process.Kill()); err != nil {
-		return err
-	}
-	died := r.Since()
-	for _, l := range []*lab.Lane{naiveA, runA, agentA} {
-		l.Mark(lab.Crashed, lab.Text{})
-		l.End()
-	}
-	for _, l := range []*lab.Lane{naiveB, runB, agentB} {
-		l.Begin(lab.Waits, lab.Text{})
-	}
-	get := func(key string, l *lab.Lane) (after time.Duration, err error) {
-		if _, err := others.Lock(ctx, key); err != nil {
-			return 0, err
-		}
-		after = r.Since() - died
-		l.Begin(lab.Holds, lab.Text{})
-		l.Mark(lab.Granted, lab.Textf("%d ms after the death", "死后 %d ms", after.Milliseconds()))
-		return after, nil
-	}
-	afterAgent, err := get("session", agentB)
-	if err != nil {
-		return err
-	}
-	afterRun, err := get("renewed", runB)
-	if err != nil {
-		return err
-	}
-	if err := wait(ctx, 300*time.Millisecond); err != nil {
-		return err
-	}
-	left, err := server.Do("PTTL", "naive")
-	if err != nil {
-		return err
-	}
-	ms, err := strconv.Atoi(left)
-	if err != nil {
-		return err
-	}
-	naiveB.Mark(lab.Harm, lab.Textf("waits %d s more", "还要等 %d s", ms/1000))
-	t := r.Table(text("the lock of the dead process", "死掉的进程的锁"), text("free after", "多久后可用"))
-	t.Add("SET key value NX PX 30000", lab.Textf("not yet: PTTL %d", "尚未：PTTL %d", ms))
-	t.Add(text("baton run --ttl 2s, renewed", "baton run --ttl 2s，续期"), lab.Textf("%d ms", "%d ms", afterRun.Milliseconds()))
-	t.Add(text("session of baton agent", "baton agent 的会话"), lab.Textf("%d ms", "%d ms", afterAgent.Milliseconds()))
-	if afterAgent >= ttl/2 || afterRun < ttl/2 || afterRun > ttl+time.Second || ms < 20_000 {
-		return unexpected("free after %v and %v, and %d ms left", afterAgent, afterRun, ms)
-	}
-	r.Say("The agent freed the lock %d ms after the process was killed. That of baton run, whose TTL is 2 s, was free after %d ms. SET with PX 30000 still had %d ms to go.",
-		"进程被杀死 %d ms 之后 agent 就释放了锁。baton run 的 TTL 是 2 s，%d ms 之后可用。PX 30000 的 SET 还剩 %d ms。", afterAgent.Milliseconds(), afterRun.Milliseconds(), ms)
-	return nil
-}
-
-// sessionOf starts a process whose connection to the agent has the lock of a key.
-func sessionOf(ctx context.Context, socket, key string) (*exec.Cmd, error) {
-	var conn net.Conn
-	for conn == nil { // until the agent listens
-		var err error
-		if conn, err = new(net.Dialer).DialContext(ctx, "unix", socket); err != nil {
-			if err := wait(ctx, 20*time.Millisecond); err != nil {
-				return nil, err
-			}
-		}
-	}
-	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, `{"id":1,"do":"lock","key":%q}`+"\n", key); err != nil {
-		return nil, err
-	}
-	answers := json.NewDecoder(conn)
-	for id := 0; id == 0; { // first it says who it is
-		var answer struct {
-			ID int
-			OK bool
-		}
-		if err := answers.Decode(&answer); err != nil || !answer.OK {
-			return nil, unexpected("the agent: %+v, %v", answer, err)
-		}
-		id = answer.ID
-	}
-	file, err := conn.(*net.UnixConn).File()
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	cmd := exec.CommandContext(ctx, "sleep", "60")
-	cmd.ExtraFiles = []*os.File{file} // from here on only this process has the connection
-	return cmd, cmd.Start()
 }

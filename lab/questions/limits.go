@@ -2,8 +2,6 @@ package questions
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -14,7 +12,6 @@ import (
 	"github.com/batonhq/baton/lab/simulate"
 	"github.com/batonhq/baton/open"
 	"github.com/batonhq/baton/ratelimit"
-	"github.com/batonhq/baton/store/memstore"
 )
 
 // limiting are the questions about rate limits.
@@ -33,18 +30,6 @@ var limiting = []*lab.Question{
 			"internal/rate: TestBounds",
 		},
 		Run: fixedWindowEdge,
-	},
-	{
-		Name:  "sliding-parts",
-		Topic: lab.Limits,
-		Ask:   text("Into how many parts should a sliding window be cut?", "滑动窗口应该切成多少格？"),
-		Answer: [3]lab.Text{
-			text("As most books have it, the window gives room back up to one part too early: the fewer the parts, the more can pass beyond the limit.", "书上常见的写法最多会提前一格归还额度：格数越少，可能超出的限额越多。"),
-			text("Baton counts one part more and never exceeds the limit; there few parts only mean that it allows less than it could.", "Baton 多算一格，永远不超限；格数少只意味着放行得比本可以放行的少。"),
-			text("Memory grows with the parts, and 10 to 60 are enough for most; a log of every request is exact, and keeps a number or two for each.", "内存随格数增长，多数情况 10 到 60 格就够了；滑动日志是精确的，但每个请求都要存一两个数。"),
-		},
-		Tests: []string{"internal/rate: TestBounds"},
-		Run:   slidingParts,
 	},
 	{
 		Name:  "leaky-or-token",
@@ -90,25 +75,12 @@ var limiting = []*lab.Question{
 		Run:   refusedCounts,
 	},
 	{
-		Name:  "local-times-n",
-		Topic: lab.Limits,
-		Ask:   text("A limit within each process, and 8 processes: what is the real limit?", "每个进程单机限流，部署 8 个实例：真正的限额是多少？"),
-		Answer: [3]lab.Text{
-			text("8 times as much, if the load is spread: each process counts only what it sees.", "流量均摊时是 8 倍：每个进程只数自己看到的请求。"),
-			text("Dividing the limit by 8 is wrong, too, as soon as the load is uneven or the number of processes changes.", "把限额除以 8 也不对：流量不均，或实例数一变，就不准了。"),
-			text("With one store for all, all processes share one count, however many there are.", "所有进程共用一个存储，就共用一份计数，不管有多少个实例。"),
-		},
-		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"drivertest: exactly the capacity"},
-		Run:   localTimesN,
-	},
-	{
 		Name:  "all-algorithms",
 		Topic: lab.Limits,
 		Ask:   text("Fixed and sliding window, log, token and leaky bucket: what does each do with the same traffic?", "固定窗口、滑动窗口、滑动日志、令牌桶、漏桶：同样的流量下各自怎么表现？"),
 		Answer: [3]lab.Text{
 			text("The fixed window lets up to twice the limit pass around a boundary; the estimate of two counters is better, and not exact.", "固定窗口在边界附近最多放行两倍的限额；两个计数器的估算好一些，但不精确。"),
-			text("The sliding window and the log never exceed the limit in any minute; a token bucket may by its burst.", "滑动窗口和滑动日志在任意一分钟内都不超限；令牌桶可能超出一个突发量。"),
+			text("The sliding window and the log never exceed the limit in any minute, as Baton cuts the window; as most books cut it, it gives room back too early. A token bucket may by its burst.", "滑动窗口（按 Baton 的切法）和滑动日志在任意一分钟内都不超限；按多数书上的切法，窗口会过早归还名额。令牌桶可能超出一个突发量。"),
 			text("The leaky bucket alone makes the flow even, at the price of waiting.", "只有漏桶能削峰、把流量整平，代价是等待。"),
 		},
 		Tests: []string{"internal/rate: TestBounds"},
@@ -183,60 +155,6 @@ func fixedWindowEdge(_ context.Context, r *lab.Run) error {
 	}
 	r.Say("The fixed window let %d requests pass within 20 seconds; the sliding window refused the last %d of them, and said that they may come again after %v.",
 		"固定窗口在 20 秒内放行了 %d 个请求；滑动窗口拒绝了其中最后 %d 个，并告知 %v 之后可以再来。", fixed.Most, sliding.Refused, sliding.Verdicts[119].Retry)
-	return nil
-}
-
-func slidingParts(_ context.Context, r *lab.Run) error {
-	const limit = 100
-	bursts := []string{"300@0s+10m"} // and 40 requests within two seconds, at random moments
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 60 {
-		bursts = append(bursts, fmt.Sprintf("40@%ds+2s", random.IntN(600)))
-	}
-	events, err := traffic(bursts...)
-	if err != nil {
-		return err
-	}
-	books := &lab.Line{Name: text("as in books", "书上的写法")}
-	strict := &lab.Line{Name: text("Baton", "Baton")}
-	r.Chart(&lab.Chart{
-		X: text("parts of the window", "窗口的格数"), Y: text("most allowed within any minute", "任意一分钟内最多放行"), LogX: true,
-		Lines: []*lab.Line{strict, books}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
-	})
-	t := r.Table(text("parts", "格数"), text("as in books: most in a minute", "书上的写法：一分钟内最多"), text("Baton: most in a minute", "Baton：一分钟内最多"),
-		text("Baton: allowed in all", "Baton：共放行"), text("numbers kept for a key", "每个键保存的数"))
-	var all []simulate.Outcome
-	for _, parts := range []int64{1, 2, 6, 10, 60} {
-		l := limits.Limit{Algorithm: limits.SlidingWindow, N: limit, Period: time.Minute, Parts: parts, Classic: true}
-		classic, err := simulate.Run(l, events, time.Minute)
-		if err != nil {
-			return err
-		}
-		l.Classic = false
-		o, err := simulate.Run(l, events, time.Minute)
-		if err != nil {
-			return err
-		}
-		books.Points = append(books.Points, [2]float64{float64(parts), float64(classic.Most)})
-		strict.Points = append(strict.Points, [2]float64{float64(parts), float64(o.Most)})
-		t.Add(parts, classic.Most, o.Most, o.Allowed, o.Kept)
-		if o.Most > limit || parts < 60 && classic.Most <= limit {
-			return unexpected("%d parts: %d within a minute, %d as in books", parts, o.Most, classic.Most)
-		}
-		all = append(all, o)
-	}
-	exact, err := simulate.Run(limits.Limit{Algorithm: limits.SlidingLog, N: limit, Period: time.Minute}, events, time.Minute)
-	if err != nil {
-		return err
-	}
-	t.Add(text("log of all requests", "滑动日志"), "", exact.Most, exact.Allowed, exact.Kept)
-	one, sixty := all[0], all[len(all)-1]
-	if one.Allowed >= sixty.Allowed || sixty.Allowed > exact.Allowed || sixty.Kept >= exact.Kept {
-		return unexpected("allowed in all: %d with one part, %d with 60, %d with a log; kept %d and %d", one.Allowed, sixty.Allowed, exact.Allowed, sixty.Kept, exact.Kept)
-	}
-	r.Say("With one part the window of the books let %.0f pass within a minute, Baton's %d. Of the %d that were possible, Baton allowed %d with one part and %d with 60.",
-		"只有一格时，书上的写法一分钟内放行了 %.0f 个，Baton 放行 %d 个。本可放行 %d 个，Baton 用一格放行了 %d 个，用 60 格放行了 %d 个。",
-		books.Points[0][1], one.Most, exact.Allowed, one.Allowed, sixty.Allowed)
 	return nil
 }
 
@@ -467,49 +385,6 @@ func refusedCounts(_ context.Context, r *lab.Run) error {
 	}
 	r.Say("ZADD before ZCARD let %d requests pass in the first second, and none after it, as the refused ones fill the window. Baton let %d pass: %d in every second.",
 		"先 ZADD 再 ZCARD，第一秒放行 %d 个，之后一个也没有：被拒绝的请求把窗口占满了。Baton 放行 %d 个：每秒 %d 个。", naive.Allowed, batons.Allowed, limit)
-	return nil
-}
-
-func localTimesN(ctx context.Context, r *lab.Run) error {
-	const limit, each = 100, 200
-	server := startRedis(r)
-	rule := ratelimit.SlidingWindow(limit, time.Hour)
-	local := &lab.Line{Name: text("a count in each process", "每个进程各自计数")}
-	shared := &lab.Line{Name: text("one shared store", "共用一个存储")}
-	t := r.Table(text("processes, of 200 requests each", "进程数（每个 200 个请求）"), text("allowed by local limiters", "单机限流放行"), text("allowed with one store", "共用存储放行"))
-	for _, n := range []int{1, 2, 4, 8} {
-		var apart, together []*ratelimit.Limiter
-		for range n {
-			a, err := ratelimit.New(memstore.New(), rule)
-			if err != nil {
-				return err
-			}
-			b, err := limiterAt(ctx, r, "redis://"+server.Addr, rule.Named(fmt.Sprintf("of-%d", n)))
-			if err != nil {
-				return err
-			}
-			apart, together = append(apart, a), append(together, b)
-		}
-		alone, err := allowAtOnce(ctx, apart, each)
-		if err != nil {
-			return err
-		}
-		all, err := allowAtOnce(ctx, together, each)
-		if err != nil {
-			return err
-		}
-		local.Points = append(local.Points, [2]float64{float64(n), float64(alone)})
-		shared.Points = append(shared.Points, [2]float64{float64(n), float64(all)})
-		t.Add(n, alone, all)
-		if alone != n*limit || all != limit {
-			return unexpected("%d processes: %d allowed by local limiters, %d with one store", n, alone, all)
-		}
-	}
-	r.Chart(&lab.Chart{
-		X: text("processes", "进程数"), Y: text("allowed (limit: 100 per hour)", "放行（限额每小时 100）"),
-		Lines: []*lab.Line{shared, local}, Bound: &lab.Bound{At: limit, Name: text("the limit", "限额")},
-	})
-	r.Say("8 processes with a limit of 100 each let %.0f pass; with one Redis between them, %.0f.", "8 个进程各自限 100，一共放行 %.0f 个；共用一个 Redis，放行 %.0f 个。", local.Points[3][1], shared.Points[3][1])
 	return nil
 }
 

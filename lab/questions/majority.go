@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,7 +12,6 @@ import (
 	"github.com/batonhq/baton/internal/faultproxy"
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/lab"
-	"github.com/batonhq/baton/open"
 )
 
 // majority are the questions about locks on several servers.
@@ -24,12 +21,12 @@ var majority = []*lab.Question{
 		Topic: lab.Majority,
 		Ask:   text("Redlock with five servers: how many may be down?", "Redlock 五个节点：最多可以宕机几个？"),
 		Answer: [3]lab.Text{
-			text("Two: a lock needs three of five, whichever three they are.", "两个：加锁需要五个中的三个，哪三个都行。"),
+			text("Two: a lock needs three of five, whichever three they are. Of four servers one, as of three; and four can split their votes evenly, so Baton refuses an even number.", "两个：加锁需要五个中的三个，哪三个都行。四个节点和三个一样，只能宕机一个，而且票数可能平分，所以 Baton 拒绝偶数个节点。"),
 			text("With three down nobody gets a lock, and every attempt ends with an error.", "宕机三个之后谁都拿不到锁，每次尝试都会返回错误。"),
 			text("Servers that refuse connections cost no time; Baton asks three at the same time, and others in place of those that do not answer, so the slowest of the three that count decides.", "拒绝连接的节点不耗时间；Baton 并行请求三个节点，不应答的换成别的节点，耗时取决于算数的三个里最慢的那个。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"store/redlock: TestSilentServersDelayNobody", "store/redlock: TestMinorityIsLost"},
+		Tests: []string{"store/redlock: TestSilentServersDelayNobody", "store/redlock: TestMinorityIsLost", "store/redlock: TestNoSplitVotes", "open: TestRedlockURLsRefused"},
 		Run:   redlockDown,
 	},
 	{
@@ -57,32 +54,6 @@ var majority = []*lab.Question{
 		Needs: []lab.Server{lab.Redis, lab.Faketime},
 		Tests: []string{"store/redlock: TestTwoClocksJump", "store/redlock: TestTokensRiseBetweenMajorities"},
 		Run:   redlockClockJump,
-	},
-	{
-		Name:  "how-many-may-fail",
-		Topic: lab.Majority,
-		Ask:   text("A cluster of 3, 4 or 5: how many may fail?", "3、4、5 个节点的集群：最多能坏几个？"),
-		Answer: [3]lab.Text{
-			text("f of 2f + 1: a majority has to be left, and it is counted of all members, not of those that live.", "2f+1 个里最多坏 f 个：剩下的必须是多数派，而且按全部成员算，不是按存活的算。"),
-			text("Four tolerate one failure, like three: the fourth adds a member that can fail, and no failure that is tolerated.", "四个和三个一样，只能坏一个：第四个只是多了一个可能坏的成员，容错能力没有增加。"),
-			text("So the usual numbers are odd; Baton's Redlock refuses an even number of servers.", "所以通常用奇数个；Baton 的 Redlock 拒绝偶数个节点。"),
-		},
-		Needs: []lab.Server{lab.Etcd},
-		Tests: []string{"open: TestRedlockURLsRefused", "store/etcdstore: TestMemberWithoutLeader"},
-		Run:   howManyMayFail,
-	},
-	{
-		Name:  "even-split",
-		Topic: lab.Majority,
-		Ask:   text("Two clients and four servers: can both lose?", "两个客户端抢四个节点：会不会谁都抢不到？"),
-		Answer: [3]lab.Text{
-			text("Yes: two servers each is a majority for neither, and if both try again after the same time, it happens again.", "会：各占两个节点，谁都不够多数；如果双方等同样长的时间再试，又会各占两个。"),
-			text("Retries after random delays end that sooner or later; with an odd number of servers two clients cannot split all votes evenly, but three can.", "随机延迟后重试，迟早能分出胜负；奇数个节点时，两个客户端不会平分全部选票，三个客户端却可能谁都不够多数。"),
-			text("Baton's waiters queue on one of the servers, and only the head asks the others, so they do not split the votes.", "Baton 的等待者先在其中一个节点上排队，只有队首去问其他节点，因此不会瓜分选票。"),
-		},
-		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"store/redlock: TestNoSplitVotes"},
-		Run:   evenSplit,
 	},
 }
 
@@ -371,186 +342,5 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 			"一两个时钟跳变没有危害。三个跳变后，SET NX PX 给了 B 3 票，A 在 TTL 结束之前毫不知情。Baton 也把锁授予了 B，A 在 %d ms 之后得知。B 的令牌更大。", told.Milliseconds())
 		return second.Unlock()
 	}
-	return nil
-}
-
-func howManyMayFail(ctx context.Context, r *lab.Run) error {
-	var bars []lab.ChartBar
-	t := r.Table(text("members", "成员"), text("majority", "多数派"), text("killed, and locks are still granted", "被杀之后仍能加锁"), text("one more killed", "再杀一个"))
-	for _, members := range []int{3, 4, 5} {
-		cluster := testserver.EtcdMembers(r.Site, members)
-		if members == 3 {
-			status, err := cluster.Members[0].Do("/v3/maintenance/status", map[string]any{})
-			if err != nil {
-				return err
-			}
-			r.With(fmt.Sprint("etcd ", status["version"]))
-		}
-		locks, _, err := lockerAt(ctx, r, "etcd://"+strings.Join(cluster.Addrs(), ","), baton.Config{TTL: 10 * time.Second})
-		if err != nil {
-			return err
-		}
-		tolerated := 0
-		for alive := members; alive > 0; alive-- {
-			if alive < members {
-				cluster.Members[alive].Kill()
-			}
-			patience := 30 * time.Second // for the election of a leader
-			if alive <= members/2 {
-				patience = 1500 * time.Millisecond // there is none to wait for
-			}
-			within, cancel := context.WithTimeout(ctx, patience)
-			lease, err := lockWhenPossible(within, locks, fmt.Sprint("order/", alive))
-			cancel()
-			if err != nil {
-				break
-			}
-			tolerated = members - alive
-			_ = lease // it ends with the experiment
-		}
-		majority := members/2 + 1
-		if tolerated != members-majority {
-			return unexpected("%d members went on with %d killed", members, tolerated)
-		}
-		t.Add(members, majority, tolerated, text("no locks", "无法加锁"))
-		bars = append(bars, lab.ChartBar{Name: lab.Textf("%d members", "%d 个成员", members), Value: float64(tolerated), Shown: lab.Textf("%d may fail", "可以坏 %d 个", tolerated)})
-	}
-	r.Chart(&lab.Chart{X: text("members that may fail", "可以坏的成员数"), Bars: bars})
-	if _, err := open.Store(ctx, "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4"); err == nil || !strings.Contains(err.Error(), "odd number") {
-		return unexpected("four servers for Redlock: %v", err)
-	}
-	r.Say("Three and four members of etcd went on without one, five without two. A member more that makes the number even helps nothing.",
-		"etcd 的三个和四个成员都只能坏一个，五个可以坏两个。多一个成员凑成偶数，没有任何好处。")
-	return nil
-}
-
-func evenSplit(ctx context.Context, r *lab.Run) error {
-	const ttl = 10 * time.Second
-	nodes, _ := startRedisNodes(r, 4, true)
-	a, b := r.Lane(text("A: four servers", "A：四个节点")), r.Lane(text("B: four servers", "B：四个节点"))
-	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B", "Baton：B"))
-	r.Start()
-
-	// Both ask at the same time, A from the front and B from the back, and try again after
-	// the same delay.
-	const rounds = 4
-	for range rounds {
-		votesA, votesB := 0, 0
-		for i := range 2 {
-			votesA += nodes[i:i+1].take("fixed", "A", ttl)
-			votesB += nodes[3-i:4-i].take("fixed", "B", ttl)
-		}
-		votesA += nodes[2:].take("fixed", "A", ttl)
-		votesB += nodes[:2].take("fixed", "B", ttl)
-		if votesA != 2 || votesB != 2 {
-			return unexpected("A has %d votes, and B %d", votesA, votesB)
-		}
-		a.Mark(lab.Rejected, lab.Text{})
-		b.Mark(lab.Rejected, lab.Text{})
-		nodes.give("fixed", "A")
-		nodes.give("fixed", "B")
-		if err := wait(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
-	}
-
-	// With random delays, until each has had the lock.
-	type result struct {
-		who   string
-		tries int
-		err   error
-	}
-	done := make(chan result, 2)
-	for who, lane := range map[string]*lab.Lane{"A": a, "B": b} {
-		go func() {
-			for tries := 1; ; tries++ {
-				if err := wait(ctx, rand.N(100*time.Millisecond)); err != nil {
-					done <- result{err: err}
-					return
-				}
-				if nodes.take("random", who, ttl) >= 3 {
-					lane.Begin(lab.Holds, lab.Text{})
-					err := wait(ctx, 150*time.Millisecond)
-					lane.End()
-					nodes.give("random", who)
-					done <- result{who, tries, err}
-					return
-				}
-				lane.Mark(lab.Rejected, lab.Text{})
-				nodes.give("random", who)
-			}
-		}()
-	}
-	tries := map[string]int{}
-	for range 2 {
-		end := <-done
-		if end.err != nil {
-			return end.err
-		}
-		tries[end.who] = end.tries
-	}
-
-	// Baton, on three of them: an even number it refuses. Another client holds until both
-	// wait, and the servers show where.
-	url := "redlock://" + strings.Join(testserver.Addrs(nodes[:3]), ",") + "?durable=true"
-	other, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
-	if err != nil {
-		return err
-	}
-	held, err := lockWhenPossible(ctx, other, "order/42")
-	if err != nil {
-		return err
-	}
-	for who, lane := range map[string]*lab.Lane{"A": batonA, "B": batonB} {
-		locks, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
-		if err != nil {
-			return err
-		}
-		go func() {
-			lane.Begin(lab.Waits, lab.Text{})
-			lease, err := locks.Lock(ctx, "order/42")
-			if err == nil {
-				lane.Begin(lab.Holds, lab.Text{})
-				err = wait(ctx, 150*time.Millisecond)
-				lane.End()
-				err = errors.Join(err, lease.Unlock())
-			}
-			done <- result{who: who, err: err}
-		}()
-	}
-	queues, positions := 0, 0
-	for positions < 2 {
-		queues, positions = 0, 0
-		for _, n := range nodes[:3] {
-			answer, err := n.Do("LLEN", "baton:q:{order/42}")
-			if err != nil {
-				return err
-			}
-			if waiters, _ := strconv.Atoi(answer); waiters > 0 {
-				queues, positions = queues+1, positions+waiters
-			}
-		}
-		if err := wait(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	if err := held.Unlock(); err != nil {
-		return err
-	}
-	for range 2 {
-		if end := <-done; end.err != nil {
-			return end.err
-		}
-	}
-	if queues != 1 || positions != 2 {
-		return unexpected("%d servers have a queue, with %d positions", queues, positions)
-	}
-	t := r.Table(text("way", "方式"), text("attempts of A", "A 的尝试次数"), text("attempts of B", "B 的尝试次数"))
-	t.Add(text("4 servers, the same delay", "4 个节点，固定延迟"), text("4: nobody wins", "4 次：谁都没抢到"), text("4: nobody wins", "4 次：谁都没抢到"))
-	t.Add(text("4 servers, random delays", "4 个节点，随机延迟"), tries["A"], tries["B"])
-	t = r.Table(text("A and B wait", "A、B 都在等待"), text("servers with a queue", "有队列的节点数"), text("positions in it", "队列里的位置数"))
-	t.Add(text("Baton, 3 servers", "Baton，3 个节点"), queues, positions)
-	r.Say("Four rounds in step gave each two votes of four, and nobody the lock. With random delays A needed %d attempts and B %d, because the one who is refused tries again and again. Of Baton's %d servers %d had a queue, with both waiters in it, and each was granted the lock by one call of Lock.",
-		"同步的四轮里双方各得四票中的两票，谁都没拿到锁。改为随机延迟后，A 试了 %d 次，B 试了 %d 次，因为被拒绝的一方要反复重试。Baton 的 %d 个节点里有 %d 个有队列，双方都排在里面，各调用一次 Lock 就拿到了锁。", tries["A"], tries["B"], 3, queues)
 	return nil
 }

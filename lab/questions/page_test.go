@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -91,6 +88,8 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 		"每个问题都有三行答案，以及一条把答案演示出来的命令：`baton-lab ask NAME` 在本机上做这个实验，用的是它在 127.0.0.1 上启动的真实服务器；如果没有看到答案所说的情况，命令就以失败结束。")
 	say("`baton-lab ask` lists the questions. The command is not part of a release: in a clone `go run ./lab/cmd/baton-lab ask` is the same, and `go install ./lab/cmd/baton-lab` installs it. No experiment needs a network. The pictures on this page were drawn from the records in [docs/lab](lab), by `baton-lab draw`.",
 		"`baton-lab ask` 列出所有问题。这个命令不在发行包里：在克隆的仓库里，`go run ./lab/cmd/baton-lab ask` 与之相同，`go install ./lab/cmd/baton-lab` 安装它。任何实验都不需要网络。本页的图片由 `baton-lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
+	say("How fast the stores are beside each other is another page: [The stores compared](comparison.md). `baton-lab bench` measures yours.",
+		"各种存储并排比较有多快，见另一页：[各种存储的比较](../comparison.md)。`baton-lab bench` 测你自己的存储。")
 	topic := lab.Topic(-1)
 	for _, q := range All() {
 		if q.Topic != topic {
@@ -127,9 +126,11 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 		for _, test := range q.Tests {
 			tests = append(tests, "`"+test+"`")
 		}
-		source := "lab/questions/" + fileOf(q)
-		fmt.Fprintf(&b, text("Made on %s. Source: [%s](%s%s). Tests behind it: %s", "实验于 %s。源码：[%s](%s%s)。背后的测试：%s").In(l)+"\n\n",
-			made, functionOf(q), top, source, strings.Join(tests, "; "))
+		run := reflect.ValueOf(q.Run).Pointer()
+		file, _ := runtime.FuncForPC(run).FileLine(run)
+		source := "lab/questions/" + filepath.Base(file)
+		fmt.Fprintf(&b, text("Made on %s. Source: [%s](%s). Tests behind it: %s", "实验于 %s。源码：[%s](%s)。背后的测试：%s").In(l)+"\n\n",
+			made, source, top+source, strings.Join(tests, "; "))
 	}
 	return []byte(strings.TrimRight(b.String(), "\n") + "\n")
 }
@@ -157,34 +158,4 @@ func markdown(b *strings.Builder, t *lab.Table, l language.Language) {
 		row(cells)
 	}
 	b.WriteString("\n")
-}
-
-// functionOf and fileOf are where the experiment stands.
-func functionOf(q *lab.Question) string {
-	name := runtime.FuncForPC(reflect.ValueOf(q.Run).Pointer()).Name()
-	return name[strings.LastIndex(name, ".")+1:]
-}
-
-func fileOf(q *lab.Question) string {
-	file, _ := runtime.FuncForPC(reflect.ValueOf(q.Run).Pointer()).FileLine(reflect.ValueOf(q.Run).Pointer())
-	return filepath.Base(file)
-}
-
-// Each experiment is a function of its own, so that the page can name it.
-func TestExperimentsHaveNames(t *testing.T) {
-	t.Parallel()
-	for _, q := range All() {
-		file, err := parser.ParseFile(token.NewFileSet(), fileOf(q), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := false
-		for _, d := range file.Decls {
-			f, ok := d.(*ast.FuncDecl)
-			found = found || ok && f.Name.Name == functionOf(q)
-		}
-		if !found {
-			t.Errorf("%s: %s has no function %s", q.Name, fileOf(q), functionOf(q))
-		}
-	}
 }

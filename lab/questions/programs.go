@@ -3,7 +3,6 @@ package questions
 import (
 	"context"
 	"errors"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -42,19 +41,6 @@ var programs = []*lab.Question{
 		Needs: []lab.Server{lab.Redis},
 		Tests: []string{"baton: TestLockAllCrowd"},
 		Run:   oppositeOrders,
-	},
-	{
-		Name:  "permits-leak",
-		Topic: lab.OneServer,
-		Ask:   text("A semaphore of INCR and DECR: what does a crash do to it?", "用 INCR/DECR 做信号量，程序崩溃会怎样？"),
-		Answer: [3]lab.Text{
-			text("The DECR of the crashed program never comes: its permit is gone for ever.", "崩溃的程序永远不会执行 DECR：它的许可永远丢失。"),
-			text("After as many crashes as there are permits nobody gets in, and nothing says why.", "崩溃次数等于许可数之后，谁也进不去，而且看不出原因。"),
-			text("A permit has to be a lease of its own, which expires: Baton's permits are free within the TTL after a crash.", "每个许可都应当是会过期的租约：崩溃之后，Baton 的许可最迟在一个 TTL 内归还。"),
-		},
-		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"drivertest: each permit has its own end"},
-		Run:   permitsLeak,
 	},
 }
 
@@ -227,104 +213,5 @@ func oppositeOrders(ctx context.Context, r *lab.Run) error {
 	}
 	r.Say("By SET both waited at least %d ms, until the locks expired that the other believed in. Two locks one after the other are a deadlock with Baton, too. LockAll had none.",
 		"用 SET 时，双方至少等了 %d ms，直到对方以为持有的锁过期。先后加两把锁，用 Baton 也会死锁。LockAll 没有死锁。", min(waited[0], waited[1]).Milliseconds())
-	return nil
-}
-
-func permitsLeak(ctx context.Context, r *lab.Run) error {
-	const permits, ttl = 3, 600 * time.Millisecond
-	server := startRedis(r)
-	url := "redis://" + server.Addr
-	others, _, err := lockerAt(ctx, r, url, baton.Config{})
-	if err != nil {
-		return err
-	}
-
-	// enter is the semaphore of two commands.
-	enter := func() (bool, error) {
-		answer, err := server.Do("INCR", "inside")
-		if err != nil {
-			return false, err
-		}
-		n, err := strconv.Atoi(answer)
-		if err != nil || n <= permits {
-			return err == nil, err
-		}
-		_, err = server.Do("DECR", "inside")
-		return false, err
-	}
-	// usable counts the permits that can be taken, and gives them back.
-	usable := func() (n int, err error) {
-		for {
-			taken, err := enter()
-			if err != nil {
-				return n, err
-			}
-			if !taken {
-				break
-			}
-			n++
-		}
-		for range n {
-			if _, err := server.Do("DECR", "inside"); err != nil {
-				return n, err
-			}
-		}
-		return n, nil
-	}
-	// usableOfBaton does the same with Baton's permits. It waits for those of the dead.
-	usableOfBaton := func() (n int, waited time.Duration, err error) {
-		began := r.Since()
-		var leases []*baton.Lease
-		for range permits {
-			l, err := others.Lock(ctx, "inside baton", baton.Permits(1, permits))
-			if err != nil {
-				return n, 0, err
-			}
-			leases = append(leases, l)
-		}
-		waited = r.Since() - began
-		for _, l := range leases {
-			err = errors.Join(err, l.Unlock())
-		}
-		return len(leases), waited, err
-	}
-
-	var longest time.Duration // until a permit of the dead was free
-	naive, leased := &lab.Line{Name: text("INCR, DECR", "INCR、DECR")}, &lab.Line{Name: text("Baton, after the TTL", "Baton，TTL 之后")}
-	t := r.Table(text("crashes", "崩溃次数"), text("permits left of 3: INCR, DECR", "3 个许可剩下：INCR、DECR"), text("Baton", "Baton"), text("back after", "多久后归还"))
-	r.Start()
-	for crashes := range permits + 1 {
-		if crashes > 0 { // one more takes a permit of each, and crashes
-			if _, err := enter(); err != nil {
-				return err
-			}
-			locks, crash, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
-			if err != nil {
-				return err
-			}
-			if _, err := locks.Lock(ctx, "inside baton", baton.Permits(1, permits)); err != nil {
-				return err
-			}
-			crash()
-		}
-		ofNaive, err := usable()
-		if err != nil {
-			return err
-		}
-		ofBaton, waited, err := usableOfBaton()
-		if err != nil {
-			return err
-		}
-		longest = max(longest, waited)
-		naive.Points = append(naive.Points, [2]float64{float64(crashes), float64(ofNaive)})
-		leased.Points = append(leased.Points, [2]float64{float64(crashes), float64(ofBaton)})
-		t.Add(crashes, ofNaive, ofBaton, lab.Textf("%d ms", "%d ms", waited.Milliseconds()))
-		if ofNaive != permits-crashes || ofBaton != permits || waited > ttl+2*time.Second || crashes > 0 && waited < ttl/4 {
-			return unexpected("after %d crashes: %d and %d permits, after %v", crashes, ofNaive, ofBaton, waited)
-		}
-	}
-	r.Chart(&lab.Chart{X: text("crashes", "崩溃次数"), Y: text("permits that can be taken", "还能取得的许可"), Lines: []*lab.Line{leased, naive}})
-	r.Say("After %d crashes INCR and DECR had no permit left. Baton had %[1]d again each time, after %[2]d ms at most; the TTL was %[3]d ms.",
-		"%d 次崩溃之后，INCR/DECR 一个许可也不剩。Baton 每次都恢复到 %[1]d 个，最长用了 %[2]d ms；TTL 是 %[3]d ms。", permits, longest.Milliseconds(), ttl.Milliseconds())
 	return nil
 }

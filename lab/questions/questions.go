@@ -11,7 +11,7 @@ import (
 
 // All are the questions, in the order of their topics.
 func All() []*lab.Question {
-	all := slices.Concat(redis, split, programs, holding, renewing, sales, outage, waiting, majority, databases, idempotency, limiting, compared)
+	all := slices.Concat(redis, split, programs, holding, renewing, outage, waiting, majority, databases, idempotency, limiting)
 	slices.SortStableFunc(all, func(a, b *lab.Question) int { return int(a.Topic - b.Topic) })
 	return all
 }

@@ -77,12 +77,8 @@ func need(t *testing.T, q *lab.Question) {
 			testserver.NeedRedis(t)
 		case lab.ZooKeeper:
 			testserver.NeedZooKeeper(t)
-		case lab.Etcd:
-			testserver.NeedEtcd(t)
 		case lab.Postgres:
 			testserver.NeedPostgres(t)
-		case lab.MariaDB:
-			testserver.NeedMariaDB(t)
 		case lab.Faketime:
 			testserver.NewClock(t)
 		}

@@ -20,31 +20,15 @@ var renewing = []*lab.Question{
 	{
 		Name:  "ttl-shorter-than-work",
 		Topic: lab.Holding,
-		Ask:   text("The work takes longer than the TTL: what happens?", "业务执行时间超过锁的 TTL，会怎样？"),
+		Ask:   text("The work takes longer than the TTL: what happens, and what does a watchdog do?", "业务执行时间超过锁的 TTL，会怎样？看门狗做什么？"),
 		Answer: [3]lab.Text{
 			text("Without renewal the lock expires in the middle of the work, and the next caller gets it: two work at once.", "不续期的话，工作到一半锁就过期了，下一个调用者拿到锁：两个同时在工作。"),
 			text("A longer TTL only moves the problem, and after a crash everybody waits that much longer.", "加大 TTL 只是推迟问题，而且崩溃之后大家要等得更久。"),
-			text("Baton renews the lease every third of its TTL as long as the holder runs: the TTL bounds the wait after a crash, not the work.", "只要持有者还在运行，Baton 每隔三分之一 TTL 就续期一次：TTL 限制的是崩溃后的等待，不是工作时间。"),
+			text("Baton renews the lease every third of its TTL as long as the holder runs, as a watchdog does. It ends with the holder: the TTL bounds the wait after a crash, not the work.", "只要持有者还在运行，Baton 每隔三分之一 TTL 就续期一次，这就是看门狗；它与持有者同生共死：TTL 限制的是崩溃后的等待，不是工作时间。"),
 		},
 		Needs: []lab.Server{lab.Redis},
-		Tests: []string{"drivertest: renewal prolongs"},
+		Tests: []string{"drivertest: renewal prolongs", "drivertest: a batch renews every claim for the whole TTL", "agent: TestProcessThatIsKilled"},
 		Run:   ttlShorterThanWork,
-	},
-	{
-		Name:  "watchdog",
-		Topic: lab.Holding,
-		Ask:   text("How does a watchdog keep a lock, and what does it do after a crash?", "看门狗怎样续期？持有者崩溃之后呢？"),
-		Answer: [3]lab.Text{
-			text("It sets the expiry again every third of the TTL, so the lock does not come near its end while the holder runs and reaches the store.", "每隔三分之一 TTL 重新设置过期时间；只要持有者在运行、又连得上存储，锁就不会临近过期。"),
-			text("It lives in the holder's process: a crash ends both, and the lock is free within one TTL.", "看门狗就在持有者的进程里：进程崩溃，续期也随之停止，锁最迟在一个 TTL 内释放。"),
-			text("Baton's Locker does it for all its leases, with one request for many.", "Baton 的 Locker 为自己的所有租约续期，一次请求续很多个。"),
-		},
-		Needs: []lab.Server{lab.Redis},
-		Tests: []string{
-			"drivertest: renewal prolongs",
-			"drivertest: a batch renews every claim for the whole TTL",
-		},
-		Run: watchdog,
 	},
 	{
 		Name:  "stuck-holder",
@@ -172,78 +156,6 @@ func ttlShorterThanWork(ctx context.Context, r *lab.Run) error {
 	}
 	r.Say("Without renewal up to %d worked at the same time, and three purchases took the stock from 10 to %s. With renewal one at a time, from 10 to %s.",
 		"不续期时最多 %d 个同时工作，三次购买之后库存从 10 变成 %s。续期时每次只有一个，库存从 10 变成 %s。", naive.most, naiveLeft, renewedLeft)
-	return nil
-}
-
-func watchdog(ctx context.Context, r *lab.Run) error {
-	const ttl, work = 900 * time.Millisecond, 2500 * time.Millisecond
-	server := startRedis(r)
-	var renewals atomic.Int64
-	locks, crash, err := lockerAt(ctx, r, "redis://"+server.Addr, baton.Config{TTL: ttl, Events: &baton.Events{
-		Renewed: func(_ context.Context, e baton.RenewalEvent) {
-			if e.Failed == 0 {
-				renewals.Add(1)
-			}
-		},
-	}})
-	if err != nil {
-		return err
-	}
-	naive := &lab.Line{Name: text("SET NX PX, not renewed", "SET NX PX，不续期")}
-	renewed := &lab.Line{Name: text("Baton", "Baton")}
-	r.Start()
-	if _, err := setNX(server, "naive", "A", ttl); err != nil {
-		return err
-	}
-	if _, err := locks.Lock(ctx, "renewed"); err != nil {
-		return err
-	}
-
-	// left is what PTTL answers: -2 if there is no lock.
-	left := func(key string) (float64, error) {
-		answer, err := server.Do("PTTL", key)
-		if err != nil {
-			return 0, err
-		}
-		ms, err := strconv.ParseFloat(answer, 64)
-		return max(ms, 0), err
-	}
-	var naiveFree, crashed, renewedFree time.Duration
-	least := float64(ttl.Milliseconds())
-	for renewedFree == 0 {
-		ofNaive, err1 := left("naive")
-		ofRenewed, err2 := left("renewed")
-		if err := errors.Join(err1, err2); err != nil {
-			return err
-		}
-		now := r.Since()
-		naive.Points = append(naive.Points, [2]float64{float64(now.Milliseconds()), ofNaive})
-		renewed.Points = append(renewed.Points, [2]float64{float64(now.Milliseconds()), ofRenewed})
-		if ofNaive == 0 && naiveFree == 0 {
-			naiveFree = now
-		}
-		switch {
-		case crashed == 0 && now < work:
-			least = min(least, ofRenewed)
-		case crashed == 0:
-			crash()
-			crashed = r.Since()
-		case ofRenewed == 0:
-			renewedFree = now
-		}
-		if err := wait(ctx, 40*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	r.Chart(&lab.Chart{X: lab.Textf("milliseconds; the holder crashes at %d", "毫秒；持有者在 %d 时崩溃", crashed.Milliseconds()), Y: text("PTTL of the lock, ms", "锁的 PTTL，毫秒"), Lines: []*lab.Line{renewed, naive}})
-	t := r.Table(text("lock with a TTL of 900 ms", "TTL 900 ms 的锁"), text("renewals", "续期次数"), text("gone after", "多久后消失"))
-	t.Add(text("SET NX PX, not renewed", "SET NX PX，不续期"), 0, lab.Textf("%d ms, during the work", "%d ms，工作还没结束", naiveFree.Milliseconds()))
-	t.Add(text("Baton", "Baton"), renewals.Load(), lab.Textf("%d ms after the crash", "崩溃之后 %d ms", (renewedFree-crashed).Milliseconds()))
-	if naiveFree == 0 || naiveFree >= work || least < float64(ttl.Milliseconds())/4 || renewedFree-crashed < ttl/4 || renewals.Load() < 3 || renewedFree-crashed > ttl+time.Second {
-		return unexpected("free after %v and %v, the crash after %v, at least %v ms left, %d renewals", naiveFree, renewedFree, crashed, least, renewals.Load())
-	}
-	r.Say("During %d ms of work Baton's lock was renewed %d times and never had less than %d ms left. The other was gone after %d ms.",
-		"工作的 %d ms 里，Baton 的锁续期了 %d 次，剩余时间从未少于 %d ms。另一把 %d ms 之后就没了。", crashed.Milliseconds(), renewals.Load(), int(least), naiveFree.Milliseconds())
 	return nil
 }
 

@@ -405,13 +405,8 @@ func (ls *links) client(at Server) redis.UniversalClient {
 		}
 		return redis.NewClusterClient(cluster)
 	case at.Master != "":
-		// The Sentinels are asked with each connection that is made: a +switch-master that
-		// was missed would bind us to the old primary for ever.
-		o.ConnMaxLifetime = topologyFor
+		ls.follow(at)
 		return redis.NewFailoverClient(o.Failover())
 	}
 	return redis.NewClient(o.Simple())
 }
-
-// topologyFor is how long the answer of a Sentinel serves.
-const topologyFor = 5 * time.Second

@@ -1,0 +1,94 @@
+package redisstore
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// topologyFor is how often the Sentinels are asked for the primary.
+const topologyFor = 5 * time.Second
+
+// follow leaves the servers that the client has connections to when the Sentinels name
+// another primary. go-redis asks a Sentinel for each connection that it makes, and
+// subscribes to what they announce; an announcement that is missed would bind us to the
+// old primary for as long as the connections live. They live on meanwhile: where the
+// Sentinels are far away, a new connection takes longer than a lease has to be renewed.
+func (ls *links) follow(at Server) {
+	var sentinels []*redis.Client
+	for _, addr := range at.Addrs {
+		sentinels = append(sentinels, redis.NewClient(&redis.Options{
+			Addr: addr, Username: at.SentinelUsername, Password: at.SentinelPassword, TLSConfig: at.TLS,
+			DialTimeout: mostDial, DialerRetries: 1, ReadTimeout: mostAnswer, MaxRetries: -1, PoolSize: 1,
+			ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		}))
+	}
+	go func() {
+		tick := time.NewTicker(topologyFor)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ls.over.Done():
+				for _, s := range sentinels {
+					_ = s.Close()
+				}
+				return
+			case <-tick.C:
+			}
+			if addr := namedPrimary(ls.over, sentinels, at.Master); addr != "" && !ls.leads(addr) {
+				ls.leave()
+			}
+		}
+	}()
+}
+
+// namedPrimary is the address of the primary in the newest configuration that a Sentinel
+// knows. It is "" if none answers, or if they do not agree.
+func namedPrimary(ctx context.Context, sentinels []*redis.Client, master string) (addr string) {
+	all := make([]struct {
+		addr  string
+		epoch int64
+	}, len(sentinels))
+	var wg sync.WaitGroup
+	for i, s := range sentinels {
+		wg.Go(func() {
+			said := node{&client{dated: true}, s}.DoAll(ctx, [][]string{
+				{"SENTINEL", "GET-MASTER-ADDR-BY-NAME", master}, {"SENTINEL", "MASTER", master}, // a user may be denied the second
+			})
+			if at := list(said[0].Value); len(at) == 2 {
+				all[i].addr = net.JoinHostPort(text(at[0]), text(at[1]))
+				all[i].epoch = number(fields(said[1].Value)["config-epoch"])
+			}
+		})
+	}
+	wg.Wait()
+	newest := int64(-1)
+	for _, one := range all {
+		switch {
+		case one.addr == "":
+		case one.epoch > newest:
+			newest, addr = one.epoch, one.addr
+		case one.epoch == newest && one.addr != addr:
+			addr = ""
+		}
+	}
+	return addr
+}
+
+// leads reports whether a connection leads to addr.
+func (ls *links) leads(addr string) bool {
+	to := ls.peer(addr)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for l := range ls.open {
+		if l.peer == to && l.era == to.era.Load() {
+			return true
+		}
+	}
+	return false
+}

@@ -113,7 +113,9 @@ var serverFaults = settled([]Fault{
 		ID: "f25", Name: "old-snapshot", Does: "the servers come back with what they kept some time ago",
 		Needs: able("servers of ours that keep what they have on a disk", func(d *deploy.Deployment) bool { return d.Snapshot != nil }),
 		Run: func(ctx context.Context, s *Scene) error {
+			heals := s.breaks("the servers stop while what they keep is copied")
 			restore, err := s.Servers.Snapshot()
+			heals()
 			if err != nil {
 				return err
 			}

@@ -204,6 +204,9 @@ func TestLongWaitsAndStop(t *testing.T) {
 		t.Error(err)
 	}
 	wg.Wait()
+	if s.Drain() {
+		t.Error("Drain says that readiness was asked for")
+	}
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 503} {
 		res, err := http.Get("http://" + addr + path)
 		if err != nil {
@@ -213,6 +216,53 @@ func TestLongWaitsAndStop(t *testing.T) {
 		if res.StatusCode != want {
 			t.Errorf("%s: %d, want %d", path, res.StatusCode, want)
 		}
+	}
+}
+
+// A server that drains is not ready, says why, and answers calls.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	s := replica(t, memstore.New())
+	url := "http://" + serve(t, s)
+	ready := func(accept string) (int, string) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, url+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", accept)
+		res, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(text)
+	}
+	wants := func(accept string, status int, text string) {
+		t.Helper()
+		if got, said := ready(accept); got != status || said != text {
+			t.Errorf("Accept %q: %d %q, want %d %q", accept, got, said, status, text)
+		}
+	}
+	wants("*/*", 200, "ok\n")
+	wants("text/html, application/json;q=0.9", 200, `{"ready":true}`)
+	if !s.Drain() {
+		t.Error("Drain does not say that readiness was asked for")
+	}
+	wants("*/*", 503, "the server is being stopped\n")
+	wants("application/json", 503, `{"ready":false,"reason":"the server is being stopped"}`)
+	if _, answer, _ := post(t, url+"/grpc.health.v1.Health/Check", `{}`); answer["status"] != "SERVING_STATUS_NOT_SERVING" {
+		t.Errorf("grpc.health.v1: %v", answer)
+	}
+	if res, err := http.Get(url + "/healthz"); err != nil || res.StatusCode != 200 {
+		t.Errorf("/healthz: %v, %v", res, err)
+	}
+	if status, answer, _ := post(t, url+"/baton.v1.Locks/Acquire", `{"key":"k"}`); status != 200 || answer["state"] != "HELD" {
+		t.Errorf("a call: %d %v", status, answer)
 	}
 }
 

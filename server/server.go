@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -129,6 +130,7 @@ type Server struct {
 	lists  tally // of lists under way
 	health health
 
+	leaving  atomic.Bool   // Drain was called
 	stopping chan struct{} // closed by Shutdown
 
 	mu      sync.Mutex
@@ -206,6 +208,15 @@ func (s *Server) Rotate(secrets ...[]byte) error {
 
 // Handler answers everything that the server offers. It may be mounted in a mux, at "/".
 func (s *Server) Handler() http.Handler { return s.handler }
+
+// Drain makes /readyz, and grpc.health.v1, say that the server is being stopped, while calls
+// are answered as before: those who send them here have time to learn of it before Shutdown.
+// It reports whether readiness has been asked for within the last minute.
+func (s *Server) Drain() (watched bool) {
+	s.leaving.Store(true)
+	asked := s.health.asked.Load()
+	return asked != nil && time.Since(*asked) < time.Minute
+}
 
 // Shutdown makes the calls that wait return at once: one with an op is told to call again,
 // one without is refused. No call waits from then on, and /readyz tells so. Shutdown
@@ -303,6 +314,7 @@ type health struct {
 	unsure bool         // it may be held, as an answer was lost
 	asking sync.Mutex   // held while the store is asked
 	known  atomic.Pointer[verdict]
+	asked  atomic.Pointer[time.Time] // when a client has asked last
 }
 
 // A verdict is what the store has answered.
@@ -323,18 +335,40 @@ func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// readyz says whether calls should come here: the store grants locks, and the server is not
-// being stopped.
+// readyz says whether calls should come here.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	if s.draining() {
-		http.Error(w, "being stopped", http.StatusServiceUnavailable)
+	Readiness(w, r, s.notReady(r.Context()))
+}
+
+// notReady says why calls should not come here, or "": the store grants locks, and the server
+// is not being stopped.
+func (s *Server) notReady(ctx context.Context) string {
+	now := time.Now()
+	s.health.asked.Store(&now)
+	if s.leaving.Load() || s.draining() {
+		return "the server is being stopped"
+	}
+	if err := s.answers(ctx); err != nil {
+		return s.reason(err)
+	}
+	return ""
+}
+
+// Readiness answers a question for readiness: with 200 if the reason against it is "", else
+// with 503 and the reason. It is text, or JSON if the request accepts that.
+func Readiness(w http.ResponseWriter, r *http.Request, reason string) {
+	status, text := http.StatusOK, "ok"
+	if reason != "" {
+		status, text = http.StatusServiceUnavailable, reason
+	}
+	if strings.Contains(r.Header.Get("Accept"), "application/json") {
+		writeJSON(w, status, struct {
+			Ready  bool   `json:"ready"`
+			Reason string `json:"reason,omitempty"`
+		}{reason == "", reason})
 		return
 	}
-	if err := s.answers(r.Context()); err != nil {
-		http.Error(w, s.reason(err), http.StatusServiceUnavailable)
-		return
-	}
-	_, _ = w.Write([]byte("ok\n"))
+	http.Error(w, text, status)
 }
 
 // HealthPath is where clients of gRPC ask what /readyz tells, by grpc.health.v1.
@@ -342,7 +376,7 @@ const HealthPath = "/" + grpchealth.HealthV1ServiceName + "/Check"
 
 // Check implements grpchealth.Checker. All services are in the same health.
 func (s *Server) Check(ctx context.Context, _ *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
-	if s.draining() || s.answers(ctx) != nil {
+	if s.notReady(ctx) != "" {
 		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
 	}
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil

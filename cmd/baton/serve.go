@@ -44,6 +44,8 @@ type serverFlags struct {
 	hosts    []string
 	rules    []string
 	audit    string
+	drain    time.Duration
+	drains   bool // also if nobody has asked for readiness
 }
 
 // failAfter is how long a store may take to decide, where a rule does not say.
@@ -52,8 +54,8 @@ const failAfter = 500 * time.Millisecond
 // readTimeout is how long a client may take to read the metrics.
 const readTimeout = 30 * time.Second
 
-// drainFor is how long calls that are under way may take when the server is stopped.
-const drainFor = 10 * time.Second
+// callsFor is how long calls that are under way may take when the server is stopped.
+const callsFor = 10 * time.Second
 
 func (a *app) serveCommand() *cobra.Command {
 	k := &serverFlags{}
@@ -75,8 +77,11 @@ may; a web page may not.
 The files of --roles, --secret-file and TLS are read again when they change, and on HUP. If
 there is a mistake in one, what it said before stays in force. A secret is replaced by way
 of a file with two: each line is one, the first is for new leases, all are accepted. HUP also
-goes on in a new file of --audit if the one before was renamed. TERM, INT and QUIT end the
-server: calls that wait are answered first.
+goes on in a new file of --audit if the one before was renamed.
+
+TERM, INT and QUIT end the server. If readiness (/readyz) was asked for within the last
+minute, or --drain is given, that answers 503 for --drain while calls are answered as before,
+so that a load balancer sends them elsewhere. Then calls that wait are answered.
 
 If the store is away at the start, the server tries until it is there, and is not ready
 (/readyz) until then.
@@ -107,8 +112,13 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be\nrepeated")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
+	f.DurationVar(&k.drain, "drain", 5*time.Second, "how long /readyz says no before a server that is stopped closes its port")
 	cmd.RunE = does(func(ctx context.Context, _ []string) error {
 		a.speakUp() // what it says is a log
+		if k.drain < 0 {
+			return usage("--drain %v: it is a duration, or 0", k.drain)
+		}
+		k.drains = f.Changed("drain")
 		return a.serve(ctx, k)
 	})
 	return cmd
@@ -173,44 +183,61 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	}
 	front.Store(mux)
 	a.serves(l, store.Traits(), files)
-	for {
+	for drained := (<-chan time.Time)(nil); ; {
 		select {
 		case err := <-ended:
 			return fmt.Errorf("the server has ended: %w", err)
+		case <-drained:
 		case sig := <-sigs:
 			if sig == syscall.SIGHUP {
 				a.reloadServed(files)
 				continue
 			}
-			a.say("%v: no more calls; those under way are answered", sig)
+			a.tellSupervisor("STOPPING=1")
+			if watched := s.Drain(); drained == nil && k.drain > 0 && (watched || k.drains) {
+				front.leaving.Store(true)
+				a.say("%v: /readyz says so for %v, and calls are answered; another signal ends that", sig, k.drain)
+				drained = time.After(k.drain)
+				continue
+			}
 		}
-		a.tellSupervisor("STOPPING=1")
+		a.say("no more calls; those under way are answered")
 		p.Close()
-		return a.drain(ctx, s, h)
+		return a.shutDown(ctx, s, h)
 	}
 }
 
+const noStoreYet = "the store has not been reached since the server was started"
+
 // front answers calls. The store may come later than they do.
-type front struct{ atomic.Pointer[http.ServeMux] }
+type front struct {
+	atomic.Pointer[http.ServeMux]
+	leaving atomic.Bool
+}
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if f.leaving.Load() {
+		w.Header().Set("Connection", "close") // the client's next one may lead to another server
+	}
 	switch mux := f.Load(); {
 	case mux != nil:
 		mux.ServeHTTP(w, r)
 	case r.URL.Path == "/healthz":
 		_, _ = io.WriteString(w, "ok\n")
+	case r.URL.Path == "/readyz":
+		server.Readiness(w, r, noStoreYet)
 	default: // to clients of connect, of gRPC, and to Envoy this means: unavailable
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "the store has not been reached since the server was started", http.StatusServiceUnavailable)
+		http.Error(w, noStoreYet, http.StatusServiceUnavailable)
 	}
 }
 
-// drain ends the server: calls that wait are answered, and then connections are closed.
-func (a *app) drain(ctx context.Context, s *server.Server, h *http.Server) error {
-	ctx, cancel := context.WithTimeout(ctx, drainFor)
+// shutDown ends the server: calls that wait are answered, and then connections are closed.
+func (a *app) shutDown(ctx context.Context, s *server.Server, h *http.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, callsFor)
 	defer cancel()
 	if err := s.Shutdown(ctx); err != nil {
-		a.complain("calls are under way after %v: their clients are cut off", drainFor)
+		a.complain("calls are under way after %v: their clients are cut off", callsFor)
 	}
 	if err := h.Shutdown(ctx); err != nil {
 		_ = h.Close() // what is left ends with the process

@@ -108,6 +108,8 @@ type reply struct {
 	ID          int64             `json:"id"`
 	OK          bool              `json:"ok"`
 	Error       string            `json:"error"`
+	Each        []each            `json:"each"`
+	Before      bool              `json:"before"`
 	Message     string            `json:"message"`
 	Lost        int64             `json:"lost"`
 	Cause       string            `json:"cause"`

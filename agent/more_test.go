@@ -66,6 +66,62 @@ func TestTake(t *testing.T) {
 	})
 }
 
+// A session looks, gives back, asks several rules at once, and settles estimates.
+func TestTakeThatIsNotAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		h.server.cfg.MaxLocks = 2
+		c := h.connect()
+		id := 0
+		left := func(rule string, want int64) {
+			t.Helper()
+			id++
+			if r := c.must(`{"id":%d,"do":"take","rule":%q,"key":"eve","tier":"pro","cost":0}`, 100+id, rule); *r.Remaining != want {
+				t.Errorf("%s: %v, want %d", rule, r, want)
+			}
+		}
+		left("tiered", 5)
+		c.must(`{"id":1,"do":"take","rule":"tiered","key":"eve","tier":"pro","cost":4}`)
+		left("tiered", 1)
+		c.must(`{"id":2,"do":"take","rule":"tiered","key":"eve","tier":"pro","cost":-1}`)
+		left("tiered", 2)
+		c.must(`{"id":2,"do":"take","rule":"tiered","key":"eve","tier":"pro","cost":-100}`)
+		left("tiered", 5)
+		r := c.must(`{"id":3,"do":"take","rule":"login","key":"eve","also":[{"rule":"tiered","key":"eve","tier":"pro","cost":2}]}`)
+		if len(r.Each) != 2 || r.Each[0].Remaining != 1 || r.Each[1].Remaining != 3 || *r.Remaining != 1 {
+			t.Errorf("got %v", r.Each)
+		}
+		c.refused("limited", `{"id":4,"do":"take","rule":"login","key":"eve","also":[{"rule":"tiered","key":"eve","tier":"pro","cost":5}]}`)
+		left("tiered", 3)
+		for _, bad := range []string{
+			`"cost":-1,"also":[{"rule":"tiered","key":"eve"}]`, `"also":[]`, `"also":{}`, `"also":[1]`, `"also":[{"rule":1}]`, `"also":[{"wait_ms":1}]`,
+			`"also":[{"rule":"login"}]`, `"also":[{"rule":"login","key":"x","cost":1.5}]`, `"reserve":1`, `"reserve":true,"cost":0`, `"cost":NaN`,
+			`"reserve":true,"also":[{"rule":"tiered","key":"eve","cost":2}]`,
+		} {
+			if strings.Contains(bad, "NaN") {
+				continue // it is no JSON, and ends a session
+			}
+			c.refused("bad", `{"id":5,"do":"take","rule":"login","key":"eve",%s}`, bad)
+		}
+		c.must(`{"id":6,"do":"take","rule":"tiered","key":"eve","tier":"pro","cost":3,"reserve":true}`)
+		c.refused("bad", `{"id":6,"do":"take","rule":"tiered","key":"bob","tier":"pro","reserve":true}`) // the id is taken
+		c.must(`{"id":7,"do":"take","rule":"tiered","key":"bob","tier":"pro","reserve":true}`)
+		c.refused("busy", `{"id":8,"do":"take","rule":"tiered","key":"bob","tier":"pro","reserve":true}`)
+		left("tiered", 0)
+		c.refused("bad", `{"id":9,"do":"settle","take":6,"cost":-1}`)
+		if r := c.must(`{"id":9,"do":"settle","take":6,"cost":1}`); r.Before {
+			t.Errorf("got %v", r)
+		}
+		left("tiered", 2)
+		c.refused("bad", `{"id":10,"do":"settle","take":6,"cost":1}`)
+		h.connect().refused("bad", `{"id":10,"do":"settle","take":7,"cost":1}`) // another session's
+		f := h.store.Fail(batontest.Take, baton.ErrUnavailable)
+		c.refused("store", `{"id":11,"do":"settle","take":7,"cost":0}`)
+		f.Stop()
+		c.must(`{"id":12,"do":"settle","take":7,"cost":0}`)
+	})
+}
+
 // An agent without rules and operations says so.
 func TestWithoutRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

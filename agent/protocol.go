@@ -11,6 +11,7 @@ import (
 
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/internal/suggest"
+	"github.com/batonhq/baton/ratelimit/rules"
 )
 
 // The protocol: a line is a JSON object, and ends with a newline. The client sends
@@ -33,6 +34,7 @@ const (
 	doPing   = "ping"
 	doLeader = "leader"
 	doTake   = "take"
+	doSettle = "settle"
 	doOnce   = "once"
 	doFinish = "finish"
 )
@@ -55,10 +57,13 @@ type request struct {
 	WaitMS    int64
 	MaxHoldMS int64
 	Lock      int64
+	Take      int64
 	Value     string
 	Rule      string
 	Tier      string
 	Cost      int64
+	Also      []rules.Part
+	Reserve   bool
 	Request   string
 	Result    string
 	Failed    string
@@ -87,11 +92,14 @@ const (
 	fieldResult
 	fieldFailed
 	fieldKeys
+	fieldAlso
+	fieldReserve
+	fieldTake
 )
 
 // fieldNames are the names of the fields, in the order of their bits.
 var fieldNames = []string{
-	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed", "keys",
+	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed", "keys", "also", "reserve", "take",
 }
 
 // verbs say which fields a request has beside id and do: those that it needs, and those
@@ -103,7 +111,8 @@ var verbs = map[string]struct{ needs, may fields }{
 	doWho:    {0, fieldKey},
 	doPing:   {0, 0},
 	doLeader: {fieldKey, 0},
-	doTake:   {fieldRule | fieldKey, fieldTier | fieldCost},
+	doTake:   {fieldRule | fieldKey, fieldTier | fieldCost | fieldAlso | fieldReserve},
+	doSettle: {fieldTake | fieldCost, 0},
 	doOnce:   {fieldKey, fieldWait | fieldMaxHold | fieldRequest},
 	doFinish: {fieldLock, fieldResult | fieldFailed},
 }
@@ -111,6 +120,9 @@ var verbs = map[string]struct{ needs, may fields }{
 const (
 	// maxID is the largest ID: JavaScript has no larger exact number.
 	maxID = 1<<53 - 1
+
+	// maxAlso is how many further rules one take asks.
+	maxAlso = 15
 
 	// maxMS is the longest time, a year, in milliseconds.
 	maxMS = 366 * 24 * 3600 * 1000
@@ -245,7 +257,7 @@ func parseAny(line []byte) (r request, err error) {
 	switch {
 	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
 		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
-	case err == nil && strings.ContainsRune(strings.Join(r.Keys, "")+r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed, utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
+	case err == nil && strings.ContainsRune(strings.Join(r.Keys, "")+r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed+r.alsoText(), utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
 		err = bad("a string has half of a surrogate pair") // two such keys would be one
 	}
 	if err == nil {
@@ -277,7 +289,9 @@ func (r *request) field(f fields) (text *string, number *int64, least, most int6
 	case fieldFailed:
 		text = &r.Failed
 	case fieldCost:
-		number = &r.Cost
+		number, least = &r.Cost, -maxID
+	case fieldTake:
+		number = &r.Take
 	case fieldID:
 		number = &r.ID
 	case fieldLock:
@@ -311,6 +325,16 @@ func (r *request) set(f fields, name string, value any) error {
 		}
 		return nil
 	}
+	if f == fieldReserve {
+		is, ok := value.(bool)
+		if r.Reserve = is; !ok {
+			return bad("reserve is true or false")
+		}
+		return nil
+	}
+	if f == fieldAlso {
+		return r.setAlso(value)
+	}
 	text, number, least, most := r.field(f)
 	if text != nil {
 		s, ok := value.(string)
@@ -329,6 +353,40 @@ func (r *request) set(f fields, name string, value any) error {
 		return bad("%s is a whole number from %d to %d, without a fraction or an exponent", name, least, most)
 	}
 	*number = i
+	return nil
+}
+
+// alsoText are the texts of the further rules.
+func (r *request) alsoText() (all string) {
+	for _, p := range r.Also {
+		all += p.Rule + p.Key + p.Tier
+	}
+	return all
+}
+
+// setAlso sets the further rules of a take.
+func (r *request) setAlso(value any) error {
+	list, _ := value.([]any)
+	if n := len(list); n < 1 || n > maxAlso {
+		return bad("also is a list of 1 to %d rules", maxAlso)
+	}
+	for _, one := range list {
+		object, ok := one.(map[string]any)
+		if !ok {
+			return bad(`also has objects: {"rule":"…","key":"…"}`)
+		}
+		part := request{has: fieldCost}
+		part.Cost = 1
+		for name, v := range object {
+			i := slices.Index(fieldNames, name)
+			if f := fields(1) << max(i, 0); i < 0 || f&(fieldRule|fieldKey|fieldTier|fieldCost) == 0 {
+				return bad("also has no field %q", name)
+			} else if err := part.set(f, name, v); err != nil {
+				return err
+			}
+		}
+		r.Also = append(r.Also, rules.Part{Rule: part.Rule, Key: part.Key, Tier: part.Tier, Cost: part.Cost})
+	}
 	return nil
 }
 
@@ -431,6 +489,8 @@ type answer struct {
 	WaitMS    int64  `json:"wait_ms,omitempty"`
 	RetryMS   int64  `json:"retry_ms,omitempty"` // 0: never
 	ResetMS   int64  `json:"reset_ms,omitempty"`
+	Each      []each `json:"each,omitempty"`   // of several rules
+	Before    bool   `json:"before,omitempty"` // of settle: an earlier one has done it
 
 	// Of once.
 	Run      bool    `json:"run,omitempty"` // the client is to run the operation, under the lock of the token
@@ -440,6 +500,16 @@ type answer struct {
 	// Of leader.
 	Led   *bool  `json:"led,omitempty"`
 	Value string `json:"value,omitempty"`
+}
+
+// each tells how one of several rules stands.
+type each struct {
+	Rule      string `json:"rule"`
+	OK        bool   `json:"ok"`
+	Limit     int64  `json:"limit"`
+	Remaining int64  `json:"remaining"`
+	ResetMS   int64  `json:"reset_ms,omitempty"`
+	RetryMS   int64  `json:"retry_ms,omitempty"`
 }
 
 // A whoAnswer tells which processes hold and want locks through this agent.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/batonhq/baton/ratelimit/rules"
+
 	"github.com/batonhq/baton/internal/mutants"
 )
 
@@ -150,21 +152,34 @@ func checkParse(t *testing.T, text []byte) {
 		WaitMS    int64    `json:"wait_ms"`
 		MaxHoldMS int64    `json:"max_hold_ms"`
 		Lock      int64    `json:"lock"`
+		Take      int64    `json:"take"`
 		Value     string   `json:"value"`
 		Rule      string   `json:"rule"`
 		Tier      string   `json:"tier"`
 		Cost      int64    `json:"cost"`
-		Request   string   `json:"request"`
-		Result    string   `json:"result"`
-		Failed    string   `json:"failed"`
+		Also      []struct {
+			Rule, Key, Tier string
+			Cost            *int64
+		} `json:"also"`
+		Reserve bool   `json:"reserve"`
+		Request string `json:"request"`
+		Result  string `json:"result"`
+		Failed  string `json:"failed"`
 	}
 	if err := json.Unmarshal(text, &same); err != nil {
 		t.Fatalf("%q is accepted, and is no JSON: %v", text, err)
 	}
 	r.has = 0
+	var also []rules.Part
+	for _, p := range same.Also {
+		also = append(also, rules.Part{Rule: p.Rule, Key: p.Key, Tier: p.Tier, Cost: 1})
+		if p.Cost != nil {
+			also[len(also)-1].Cost = *p.Cost
+		}
+	}
 	if got := (request{
-		same.ID, same.Do, same.Key, same.Keys, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock,
-		same.Value, same.Rule, same.Tier, same.Cost, same.Request, same.Result, same.Failed, 0,
+		same.ID, same.Do, same.Key, same.Keys, same.Mode, same.N, same.Of, same.WaitMS, same.MaxHoldMS, same.Lock, same.Take,
+		same.Value, same.Rule, same.Tier, same.Cost, also, same.Reserve, same.Request, same.Result, same.Failed, 0,
 	}); !reflect.DeepEqual(got, r) {
 		t.Fatalf("%q: %+v here, %+v elsewhere", text, r, got)
 	}

@@ -51,11 +51,13 @@ func TestRoles(t *testing.T) {
 			`"do":"who"`,
 			`"do":"who","key":"app/"`,
 			`"do":"take","rule":"login","key":"eve"`,
+			`"do":"take","rule":"login","key":"eve","cost":0`,
+			`"do":"take","rule":"login","key":"login:eve","also":[{"rule":"login","key":"eve"}]`,
 			`"do":"once","key":"other"`,
 			`"do":"once","key":"app/x"`,
 		} {
 			want := "denied"
-			if strings.Count(denied, `"key"`) > 1 || strings.Contains(denied, `"lock","key":"once/`) {
+			if strings.Count(denied, `"key"`) > 1 && !strings.Contains(denied, "also") || strings.Contains(denied, `"lock","key":"once/`) {
 				want = "bad"
 			}
 			c.refused(want, `{"id":1,%s}`, denied)

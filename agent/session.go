@@ -41,8 +41,9 @@ type session struct {
 	endedAt time.Time // once ended
 	closing bool      // the agent is being stopped
 	locks   map[int64]*lock
-	keys    int            // of all locks together
-	asks    int            // requests to the store that hold nothing: take, leader
+	keys    int // of all locks together
+	asks    int // requests to the store that hold nothing: take, leader
+	takes   map[int64]*reserved
 	busy    sync.WaitGroup // the goroutines of requests; none begins once ended is set
 
 	writing sync.Mutex
@@ -163,9 +164,11 @@ func (s *session) do(r request, received time.Time) {
 			s.ask(r, s.leader)
 		}
 	case doTake:
-		if s.permits(r, roles.Limit) {
+		if s.permitsAll(r) {
 			s.ask(r, s.take)
 		}
+	case doSettle:
+		s.settle(r)
 	case doOnce:
 		s.once(r, received)
 	case doFinish:

@@ -212,7 +212,6 @@ func decisionCases() []limitCase {
 					"ID for a refund":  with(func(r *limits.Request) { r.Mode, r.At, r.ID, r.Keep = limits.GiveBack, 1, "a", time.Second }),
 					"negative wait":    with(func(r *limits.Request) { r.MaxWait = -1 }),
 					"turn before now":  with(func(r *limits.Request) { r.TurnWithin = -1 }),
-					"refund of when":   with(func(r *limits.Request) { r.Mode = limits.GiveBack }),
 				} {
 					_, err := t.all[0].Take(t.ctx, r)
 					var l *limits.Error

@@ -87,7 +87,9 @@ func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pa
 		switch {
 		case r.IntN(12) == 0 && len(taken) > 0:
 			p := taken[len(taken)-1-r.IntN(min(len(taken), 5))]
-			q.Mode, q.At, q.Wait = limits.GiveBack, p.at, time.Duration(p.wait)*time.Microsecond
+			if q.Mode = limits.GiveBack; r.IntN(3) > 0 {
+				q.At, q.Wait = p.at, time.Duration(p.wait)*time.Microsecond
+			}
 			which = []int{p.key}
 			q.Takes = []limits.Take{{Cost: p.cost}}
 		default:

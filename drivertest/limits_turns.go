@@ -2,6 +2,7 @@ package drivertest
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/batonhq/baton/driver/limits"
@@ -20,6 +21,39 @@ func turnCases() []limitCase {
 		return func(r *limits.Request) { r.At, r.Wait = d.At, d.Wait }
 	}
 	return []limitCase{
+		{
+			name:  "refund of what was taken first",
+			why:   "a proxy that gives hits back does not know when they were taken, and no window may allow more than its limit to those that took it",
+			timed: true,
+			run: func(t *limitTest) {
+				for i, l := range []limits.Limit{slidingWindow(10, 10*s, 10, false), slidingLog(10, 11*s), fixedWindow(10, time.Hour), tokenBucket(10, time.Hour, 10)} {
+					key := t.key(fmt.Sprint("k", i))
+					ask := func(mode limits.Mode, cost int64, at time.Duration) limits.Decision {
+						return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}, Mode: mode, Now: origin + at.Microseconds()}).Limits[0]
+					}
+					ask(limits.TakeIfAllowed, 4, 0)
+					ask(limits.TakeIfAllowed, 3, 5*s)
+					if x := ask(limits.GiveBack, 2, 6*s); x.Remaining != 5 {
+						t.Errorf("%v: %+v, 2 of 7 given back", l.Algorithm, x)
+					}
+					if x := ask(limits.TakeIfAllowed, 0, 11*s); i < 2 && x.Remaining != 7 { // the 2 that were left of the 4 have come back
+						t.Errorf("%v, later: %+v", l.Algorithm, x)
+					}
+					if x := ask(limits.GiveBack, math.MaxInt64, 11*s); x.Remaining != 10 || x.Reset != 0 {
+						t.Errorf("%v: %+v, all given back, and more", l.Algorithm, x)
+					}
+				}
+				l := estimated(10, 10*s)
+				one(t, limits.TakeIfAllowed, l, 4, 0, nil)
+				one(t, limits.TakeIfAllowed, l, 3, 10*s, nil)
+				if x := one(t, limits.GiveBack, l, 2, 10*s, nil).Limits[0]; x.Remaining != 5 {
+					t.Errorf("%v: %+v", l.Algorithm, x)
+				}
+				if x := one(t, limits.GiveBack, l, 100, 10*s, nil).Limits[0]; x.Remaining != 10 || x.Reset != 0 {
+					t.Errorf("%v, all: %+v", l.Algorithm, x)
+				}
+			},
+		},
 		{
 			name:  "debt and refund",
 			why:   "what turns out to cost more is charged although it is not allowed, and what turns out to cost less comes back, but never more than there was",

@@ -80,7 +80,12 @@ type Question struct {
 // LeakyBucket an allowed caller must wait for Result.Wait before it acts.
 //
 // Events.Decided is told as of Limiter.Allow, unless all costs are 0.
-func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) {
+func (d *Decider) Decide(ctx context.Context, q Question) (Result, error) {
+	return d.decide(ctx, q, nil)
+}
+
+// decide notes in receipt, unless that is nil, what it has taken.
+func (d *Decider) decide(ctx context.Context, q Question, receipt *Receipt) (r Result, err error) {
 	d.l.over.lookBy(ctx, q.AnswerBy)
 	all, ask, err := d.request(q)
 	if err != nil {
@@ -90,9 +95,20 @@ func (d *Decider) Decide(ctx context.Context, q Question) (r Result, err error) 
 		began := d.l.watch.begin(ctx)
 		defer func() { d.l.watch.decided(ctx, began, "allow", q.Key, q.Cost, r, err) }()
 	}
-	t, by, err := d.l.decideBy(ctx, q.AnswerBy, all, ask)
+	if receipt != nil {
+		ask.ID, ask.Keep = receipt.ID, keepIDs
+	}
+	t, by, took, err := d.l.decideBy(ctx, q.AnswerBy, all, ask)
 	if err != nil {
 		return Result{}, wrap("ask about", q.Key, err)
+	}
+	if receipt != nil && t.OK && by == ByStore {
+		receipt.At = t.At
+		for i, x := range t.Limits {
+			if take := ask.Takes[i]; take.Cost > 0 && (took == nil || slices.Contains(took, i)) {
+				receipt.Took = append(receipt.Took, Took{take.Key, take.Limit, take.Cost, all[i].calls, x.Wait, x.Reset})
+			}
+		}
 	}
 	return result(all, ask, t, by, q.Key, q.Cost), nil
 }

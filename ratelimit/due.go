@@ -27,13 +27,12 @@ func (o *overrides) lookBy(ctx context.Context, due time.Time) {
 // decideBy is decide for a caller that has to have the answer when it is due. Unless
 // that is the zero time, the store is asked by a goroutine that goes on when the caller
 // has its answer. It does not decide in place of the store: the caller does, once.
-func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r limits.Request) (limits.Taken, Source, error) {
+func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r limits.Request) (limits.Taken, Source, []int, error) {
 	if due.IsZero() {
-		t, by, _, err := l.decide(ctx, all, r)
-		return t, by, err
+		return l.decide(ctx, all, r)
 	}
 	if err := ctx.Err(); err != nil {
-		return limits.Taken{}, ByStore, err
+		return limits.Taken{}, ByStore, nil, err
 	}
 	f := &l.fall
 	asking, cancel := context.WithoutCancel(ctx), func() {}
@@ -41,22 +40,23 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 		asking, cancel = context.WithDeadline(ctx, due)
 	}
 	type answer struct {
-		t   limits.Taken
-		by  Source
-		err error
+		t    limits.Taken
+		by   Source
+		took []int
+		err  error
 	}
 	answered := make(chan answer, 1)
 	go func() {
 		quick.Stack()
 		defer cancel()
-		t, by, _, err := decide(asking, all, r, func(ctx context.Context, r limits.Request) (limits.Taken, Source, error) {
+		t, by, took, err := decide(asking, all, r, func(ctx context.Context, r limits.Request) (limits.Taken, Source, error) {
 			t, err := f.fromStore(ctx, l.store, r)
 			if err != nil {
 				return t, f.by, err
 			}
 			return t, ByStore, nil
 		})
-		answered <- answer{t, by, err}
+		answered <- answer{t, by, took, err}
 	}()
 	late := time.NewTimer(time.Until(due))
 	defer late.Stop()
@@ -64,20 +64,19 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 	select {
 	case a := <-answered:
 		if a.err == nil || !fails(a.err) {
-			return a.t, a.by, a.err
+			return a.t, a.by, a.took, a.err
 		}
 		failed = a.err
 	case <-late.C:
 	case <-ctx.Done():
-		return limits.Taken{}, ByStore, errors.Join(ErrUnknown, ctx.Err())
+		return limits.Taken{}, ByStore, nil, errors.Join(ErrUnknown, ctx.Err())
 	}
-	t, by, _, err := decide(ctx, all, r, func(_ context.Context, r limits.Request) (limits.Taken, Source, error) {
+	return decide(ctx, all, r, func(_ context.Context, r limits.Request) (limits.Taken, Source, error) {
 		if f.by == ByStore {
 			return limits.Taken{}, ByStore, failed
 		}
 		return f.stand(r, 0)
 	})
-	return t, by, err
 }
 
 // fromStore asks the store, unless it is known to fail, and notes how it answers.

@@ -449,7 +449,7 @@ func TestLimit(t *testing.T) {
 		{"no key", 400, []string{"Baton-Rule", "api"}},
 		{"no rule", 400, []string{"Baton-Key", "a"}},
 		{"an unknown rule", 400, []string{"Baton-Rule", "apo", "Baton-Key", "a"}},
-		{"a cost of 0", 400, []string{"Baton-Rule", "api", "Baton-Key", "a", "Baton-Cost", "0"}},
+		{"no cost", 400, []string{"Baton-Rule", "api", "Baton-Key", "a", "Baton-Cost", "x"}},
 		{"another refusal", 400, []string{"Baton-Rule", "api", "Baton-Key", "a", "Baton-Deny", "200"}},
 		{"bytes", 400, []string{"Baton-Rule", "api", "Baton-Key", "\xff"}},
 	} {

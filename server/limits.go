@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"mime"
 	"net/http"
 	"slices"
@@ -51,21 +52,41 @@ func (s limitsService) Take(ctx context.Context, r *batonv1.TakeRequest) (*baton
 	return nil, refusal
 }
 
+// maxParts is how many rules one call asks at most.
+const maxParts = 16
+
 // take asks the rules.
 func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*batonv1.TakeResponse, rules.Decision, error) {
 	limiter := s.cfg.Limits
 	if limiter == nil {
-		return nil, rules.Decision{}, fmt.Errorf("this server has no rules: start it with --rules FILE (%w)", errors.ErrUnsupported)
+		return nil, rules.Decision{}, errNoRules
 	}
-	if err := s.may(c, roles.Limit, r.Key); err != nil {
-		return nil, rules.Decision{}, err
+	if len(r.Also) >= maxParts {
+		return nil, rules.Decision{}, bad("it asks %d rules, at most %d are decided together", len(r.Also)+1, maxParts)
+	}
+	cost := func(own *int64) int64 {
+		if own == nil {
+			return 1
+		}
+		return *own
+	}
+	q := rules.Request{Rule: r.Rule, Key: r.Key, Tier: r.Tier, Cost: cost(r.Cost)}
+	keys := []string{r.Key}
+	for _, p := range r.Also {
+		q.Also = append(q.Also, rules.Part{Rule: p.Rule, Key: p.Key, Tier: p.Tier, Cost: cost(p.Cost)})
+		keys = append(keys, p.Key)
+	}
+	for _, key := range keys {
+		if err := s.may(c, roles.Limit, key); err != nil {
+			return nil, rules.Decision{}, err
+		}
 	}
 	if r.Rule == "" {
 		return nil, rules.Decision{}, bad("it names no rule")
 	}
 	call, cancel := context.WithTimeout(ctx, takeTimeout)
 	defer cancel()
-	d, err := limiter.Allow(call, rules.Request{Rule: r.Rule, Key: r.Key, Tier: r.Tier, Cost: r.Cost})
+	d, receipt, err := limiter.Take(call, q, r.Reserve)
 	switch {
 	case err != nil:
 		return nil, d, err
@@ -73,12 +94,79 @@ func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*ba
 		return nil, d, fmt.Errorf("%w: and nothing is allowed without it", driver.ErrUnavailable)
 	}
 	res := &batonv1.TakeResponse{
-		Ok: d.OK, Limit: d.Limit, Remaining: max(d.Remaining, 0), ResetMs: ceil(d.ResetAfter), WaitMs: ceil(d.Wait),
+		Ok: d.OK, Limit: d.Limit, Remaining: max(d.Remaining, 0), ResetMs: ceil(d.ResetAfter), WaitMs: ceil(d.Wait), RetryMs: retryMs(d.OK, d.RetryAfter),
 	}
-	if !d.OK && d.RetryAfter != ratelimit.Never {
-		res.RetryMs = max(1, ceil(d.RetryAfter))
+	if len(keys) > 1 {
+		res.Each = each(d.Matches)
+	}
+	if r.Reserve && d.OK {
+		if res.Reservation, err = s.keys.Load().SealReservation(c.caller.Name(), reservation{keys, receipt}); err != nil {
+			return nil, d, err
+		}
 	}
 	return res, d, nil
+}
+
+// each tells how each of several rules stands.
+func each(all []rules.Match) []*batonv1.TakeStanding {
+	told := make([]*batonv1.TakeStanding, len(all))
+	for i, m := range all {
+		told[i] = &batonv1.TakeStanding{Rule: m.Rule, Ok: m.OK, Limit: math.MaxInt64, Remaining: math.MaxInt64}
+		if k := m.Tightest(); k >= 0 {
+			l := m.Limits[k]
+			told[i].Limit, told[i].Remaining, told[i].ResetMs, told[i].RetryMs = l.Limit, max(l.Remaining, 0), ceil(l.ResetAfter), retryMs(l.OK, l.RetryAfter)
+		}
+	}
+	return told
+}
+
+// retryMs is 0 for what is allowed, or never will be.
+func retryMs(ok bool, after time.Duration) int64 {
+	if ok || after == ratelimit.Never {
+		return 0
+	}
+	return max(1, ceil(after))
+}
+
+var errNoRules = fmt.Errorf("this server has no rules: start it with --rules FILE (%w)", errors.ErrUnsupported)
+
+// A reservation is what a client keeps, sealed, until it settles.
+type reservation struct {
+	Keys    []string          `json:"keys"` // for its role
+	Receipt ratelimit.Receipt `json:"receipt"`
+}
+
+// Settle implements batonv1connect.LimitsHandler.
+func (s limitsService) Settle(ctx context.Context, r *batonv1.SettleRequest) (*batonv1.SettleResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.Limits == nil {
+		return nil, errNoRules
+	}
+	var held reservation
+	if err := s.keys.Load().OpenReservation(c.caller.Name(), r.Reservation, &held); err != nil {
+		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
+		return nil, err
+	}
+	for _, key := range held.Keys {
+		if err := s.may(c, roles.Limit, key); err != nil {
+			return nil, err
+		}
+	}
+	// It does not end with the client: a half of it would count as all.
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
+	defer cancel()
+	switch err := s.cfg.Limits.Settle(call, held.Receipt, r.Cost); {
+	case errors.Is(err, ratelimit.ErrSettled):
+		return &batonv1.SettleResponse{Before: true}, nil
+	case errors.Is(err, ratelimit.ErrLate):
+		return nil, connect.NewError(connect.CodeNotFound, ratelimit.ErrLate)
+	case err != nil:
+		return nil, err
+	}
+	return &batonv1.SettleResponse{}, nil
 }
 
 func refusalText(d rules.Decision) string {
@@ -197,9 +285,11 @@ func takeRequest(r *http.Request) (q *batonv1.TakeRequest, deny int, err error) 
 		return takeBody(r, deny)
 	}
 	if cost, ok := fields[fieldCost]; ok {
-		if q.Cost, err = strconv.ParseInt(cost, 10, 64); err != nil || q.Cost < 1 {
-			return nil, 0, bad("%s is a whole number above 0", fieldCost)
+		n, err := strconv.ParseInt(cost, 10, 64)
+		if err != nil {
+			return nil, 0, bad("%s is a whole number", fieldCost)
 		}
+		q.Cost = &n
 	}
 	return q, deny, nil
 }

@@ -182,7 +182,10 @@ type Request struct {
 	// At and Wait are the Taken.At and Taken.Wait of what GiveBack returns. A
 	// request that was promised a later turn keeps it: a bucket takes back only
 	// what no such promise comes after, all of it or nothing. A part of it would be a
-	// second turn beside another request's.
+	// second turn beside another request's. With an At of 0, GiveBack returns what was
+	// taken first of all that still counts, so that no window ever allows more than its
+	// limit to those that took it; a bucket that has promised turns or owes takes nothing
+	// back.
 	At   int64
 	Wait time.Duration
 
@@ -309,8 +312,6 @@ func Check(r Request) error {
 		return &Error{first, "a time that is negative"}
 	case r.Now > latest || r.At > latest:
 		return &Error{first, "a time after 2096"}
-	case r.Mode == GiveBack && r.At == 0:
-		return &Error{first, "GiveBack needs to know when it was taken"}
 	case r.ID == "":
 		return nil
 	case r.Mode > TakeAnyway:

@@ -162,7 +162,10 @@ func (a *Approx) Give(s State, _, cost, at, _ int64) State {
 	if len(s) == 0 {
 		return s
 	}
-	if i := a.index(at); i == s[2] {
+	if i := a.index(at); at == 0 {
+		old := min(s[4], cost)
+		s[4], s[5] = s[4]-old, s[5]-min(s[5], cost-old)
+	} else if i == s[2] {
 		s[5] -= min(s[5], cost)
 	} else if i == s[2]-1 {
 		s[4] -= min(s[4], cost)

@@ -68,7 +68,7 @@ type Algorithm interface {
 
 	// Give returns what was taken at at, for a turn wait µs later, as far as it still
 	// counts and no other request was promised the turn behind it, and never more than
-	// was taken.
+	// was taken. With an at of 0 it returns what was taken first.
 	Give(s State, now, cost, at, wait int64) State
 
 	// Debt is how many µs it takes until no more is consumed than the capacity.

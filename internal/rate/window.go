@@ -254,6 +254,17 @@ func (w *Window) Charge(s State, now, cost int64) State {
 
 // Give is as Algorithm says.
 func (w *Window) Give(s State, _, cost, at, _ int64) State {
+	if at == 0 { // what ends first: so what was really taken never counts for less long
+		i := entries
+		for ; i < len(s) && s[i+1] <= cost; i += 2 {
+			cost -= s[i+1]
+		}
+		if i >= len(s) {
+			return s[:0]
+		}
+		s[i+1] -= cost
+		return append(s[:entries], s[i:]...)
+	}
 	end, _ := w.until(at)
 	for i := entries; i < len(s); i += 2 {
 		switch {

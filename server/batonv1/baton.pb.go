@@ -136,7 +136,7 @@ func (x BeginResponse_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeginResponse_State.Descriptor instead.
 func (BeginResponse_State) EnumDescriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{17, 0}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{21, 0}
 }
 
 type AcquireRequest struct {
@@ -1032,8 +1032,15 @@ type TakeRequest struct {
 	Rule  string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
 	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
 	Tier  string                 `protobuf:"bytes,3,opt,name=tier,proto3" json:"tier,omitempty"`
-	// 0 is 1.
-	Cost          int64 `protobuf:"varint,4,opt,name=cost,proto3" json:"cost,omitempty"`
+	// If it is not there it is 1. 0 takes nothing and tells how the limit stands; the answer is then ok. A cost below 0 gives
+	// back so much of what still counts, that which was taken first: for a client that knows that it has not come back
+	// by itself. Do not repeat such a call: that would give back what others took. Settle has none of that.
+	Cost *int64 `protobuf:"varint,4,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	// Further rules: all of them allow it, or none is taken from. They do alike when the store fails (on_failure). At most
+	// 15, and 16 limits together; on a Redis Cluster all keys are one, or lie on one slot.
+	Also []*TakePart `protobuf:"bytes,5,rep,name=also,proto3" json:"also,omitempty"`
+	// The cost is an estimate: Settle says what it was. All parts have the same cost.
+	Reserve       bool `protobuf:"varint,6,opt,name=reserve,proto3" json:"reserve,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1090,8 +1097,91 @@ func (x *TakeRequest) GetTier() string {
 }
 
 func (x *TakeRequest) GetCost() int64 {
+	if x != nil && x.Cost != nil {
+		return *x.Cost
+	}
+	return 0
+}
+
+func (x *TakeRequest) GetAlso() []*TakePart {
 	if x != nil {
-		return x.Cost
+		return x.Also
+	}
+	return nil
+}
+
+func (x *TakeRequest) GetReserve() bool {
+	if x != nil {
+		return x.Reserve
+	}
+	return false
+}
+
+type TakePart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rule  string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	Key   string                 `protobuf:"bytes,2,opt,name=key,proto3" json:"key,omitempty"`
+	Tier  string                 `protobuf:"bytes,3,opt,name=tier,proto3" json:"tier,omitempty"`
+	// As in TakeRequest. All of a request give back, or none.
+	Cost          *int64 `protobuf:"varint,4,opt,name=cost,proto3,oneof" json:"cost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakePart) Reset() {
+	*x = TakePart{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakePart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakePart) ProtoMessage() {}
+
+func (x *TakePart) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakePart.ProtoReflect.Descriptor instead.
+func (*TakePart) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *TakePart) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *TakePart) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *TakePart) GetTier() string {
+	if x != nil {
+		return x.Tier
+	}
+	return ""
+}
+
+func (x *TakePart) GetCost() int64 {
+	if x != nil && x.Cost != nil {
+		return *x.Cost
 	}
 	return 0
 }
@@ -1106,14 +1196,18 @@ type TakeResponse struct {
 	// Of a leaky bucket: wait so long before you act.
 	WaitMs int64 `protobuf:"varint,5,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
 	// If not ok: when the same cost will be allowed. 0: never.
-	RetryMs       int64 `protobuf:"varint,6,opt,name=retry_ms,json=retryMs,proto3" json:"retry_ms,omitempty"`
+	RetryMs int64 `protobuf:"varint,6,opt,name=retry_ms,json=retryMs,proto3" json:"retry_ms,omitempty"`
+	// For Settle, if it is ok and reserve was asked for. It is a secret, as a handle is.
+	Reservation string `protobuf:"bytes,7,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// Of each rule, in the order of the request, if there are several. What stands above is that of the tightest.
+	Each          []*TakeStanding `protobuf:"bytes,8,rep,name=each,proto3" json:"each,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TakeResponse) Reset() {
 	*x = TakeResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	mi := &file_server_batonv1_baton_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1125,7 +1219,7 @@ func (x *TakeResponse) String() string {
 func (*TakeResponse) ProtoMessage() {}
 
 func (x *TakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	mi := &file_server_batonv1_baton_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1138,7 +1232,7 @@ func (x *TakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeResponse.ProtoReflect.Descriptor instead.
 func (*TakeResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{15}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TakeResponse) GetOk() bool {
@@ -1183,6 +1277,203 @@ func (x *TakeResponse) GetRetryMs() int64 {
 	return 0
 }
 
+func (x *TakeResponse) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *TakeResponse) GetEach() []*TakeStanding {
+	if x != nil {
+		return x.Each
+	}
+	return nil
+}
+
+type TakeStanding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Rule  string                 `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
+	// This rule allows it, whether or not others do.
+	Ok            bool  `protobuf:"varint,2,opt,name=ok,proto3" json:"ok,omitempty"`
+	Limit         int64 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Remaining     int64 `protobuf:"varint,4,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	ResetMs       int64 `protobuf:"varint,5,opt,name=reset_ms,json=resetMs,proto3" json:"reset_ms,omitempty"`
+	RetryMs       int64 `protobuf:"varint,6,opt,name=retry_ms,json=retryMs,proto3" json:"retry_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TakeStanding) Reset() {
+	*x = TakeStanding{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TakeStanding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TakeStanding) ProtoMessage() {}
+
+func (x *TakeStanding) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TakeStanding.ProtoReflect.Descriptor instead.
+func (*TakeStanding) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *TakeStanding) GetRule() string {
+	if x != nil {
+		return x.Rule
+	}
+	return ""
+}
+
+func (x *TakeStanding) GetOk() bool {
+	if x != nil {
+		return x.Ok
+	}
+	return false
+}
+
+func (x *TakeStanding) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *TakeStanding) GetRemaining() int64 {
+	if x != nil {
+		return x.Remaining
+	}
+	return 0
+}
+
+func (x *TakeStanding) GetResetMs() int64 {
+	if x != nil {
+		return x.ResetMs
+	}
+	return 0
+}
+
+func (x *TakeStanding) GetRetryMs() int64 {
+	if x != nil {
+		return x.RetryMs
+	}
+	return 0
+}
+
+type SettleRequest struct {
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	Reservation string                 `protobuf:"bytes,1,opt,name=reservation,proto3" json:"reservation,omitempty"`
+	// What it was in the end. 0 gives all back.
+	Cost          int64 `protobuf:"varint,2,opt,name=cost,proto3" json:"cost,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleRequest) Reset() {
+	*x = SettleRequest{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleRequest) ProtoMessage() {}
+
+func (x *SettleRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
+func (*SettleRequest) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *SettleRequest) GetReservation() string {
+	if x != nil {
+		return x.Reservation
+	}
+	return ""
+}
+
+func (x *SettleRequest) GetCost() int64 {
+	if x != nil {
+		return x.Cost
+	}
+	return 0
+}
+
+type SettleResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An earlier call has settled it, and this one has changed nothing.
+	Before        bool `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SettleResponse) Reset() {
+	*x = SettleResponse{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SettleResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SettleResponse) ProtoMessage() {}
+
+func (x *SettleResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
+func (*SettleResponse) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *SettleResponse) GetBefore() bool {
+	if x != nil {
+		return x.Before
+	}
+	return false
+}
+
 type BeginRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
@@ -1199,7 +1490,7 @@ type BeginRequest struct {
 
 func (x *BeginRequest) Reset() {
 	*x = BeginRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[16]
+	mi := &file_server_batonv1_baton_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1211,7 +1502,7 @@ func (x *BeginRequest) String() string {
 func (*BeginRequest) ProtoMessage() {}
 
 func (x *BeginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[16]
+	mi := &file_server_batonv1_baton_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1224,7 +1515,7 @@ func (x *BeginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRequest.ProtoReflect.Descriptor instead.
 func (*BeginRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{16}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *BeginRequest) GetKey() string {
@@ -1284,7 +1575,7 @@ type BeginResponse struct {
 
 func (x *BeginResponse) Reset() {
 	*x = BeginResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	mi := &file_server_batonv1_baton_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1296,7 +1587,7 @@ func (x *BeginResponse) String() string {
 func (*BeginResponse) ProtoMessage() {}
 
 func (x *BeginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	mi := &file_server_batonv1_baton_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1309,7 +1600,7 @@ func (x *BeginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginResponse.ProtoReflect.Descriptor instead.
 func (*BeginResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{17}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *BeginResponse) GetState() BeginResponse_State {
@@ -1367,7 +1658,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	mi := &file_server_batonv1_baton_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1379,7 +1670,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	mi := &file_server_batonv1_baton_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1392,7 +1683,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{18}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *FinishRequest) GetHandle() string {
@@ -1431,7 +1722,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	mi := &file_server_batonv1_baton_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1443,7 +1734,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	mi := &file_server_batonv1_baton_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,7 +1747,7 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{19}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{23}
 }
 
 var File_server_batonv1_baton_proto protoreflect.FileDescriptor
@@ -1527,19 +1818,42 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06grants\x18\x03 \x03(\tR\x06grants\")\n" +
 	"\rBreakResponse\x12\x18\n" +
-	"\aholders\x18\x01 \x01(\rR\aholders\"[\n" +
+	"\aholders\x18\x01 \x01(\rR\aholders\"\xab\x01\n" +
 	"\vTakeRequest\x12\x12\n" +
 	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
-	"\x04tier\x18\x03 \x01(\tR\x04tier\x12\x12\n" +
-	"\x04cost\x18\x04 \x01(\x03R\x04cost\"\xa1\x01\n" +
+	"\x04tier\x18\x03 \x01(\tR\x04tier\x12\x17\n" +
+	"\x04cost\x18\x04 \x01(\x03H\x00R\x04cost\x88\x01\x01\x12&\n" +
+	"\x04also\x18\x05 \x03(\v2\x12.baton.v1.TakePartR\x04also\x12\x18\n" +
+	"\areserve\x18\x06 \x01(\bR\areserveB\a\n" +
+	"\x05_cost\"f\n" +
+	"\bTakePart\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x10\n" +
+	"\x03key\x18\x02 \x01(\tR\x03key\x12\x12\n" +
+	"\x04tier\x18\x03 \x01(\tR\x04tier\x12\x17\n" +
+	"\x04cost\x18\x04 \x01(\x03H\x00R\x04cost\x88\x01\x01B\a\n" +
+	"\x05_cost\"\xef\x01\n" +
 	"\fTakeResponse\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x1c\n" +
 	"\tremaining\x18\x03 \x01(\x03R\tremaining\x12\x19\n" +
 	"\breset_ms\x18\x04 \x01(\x03R\aresetMs\x12\x17\n" +
 	"\await_ms\x18\x05 \x01(\x03R\x06waitMs\x12\x19\n" +
-	"\bretry_ms\x18\x06 \x01(\x03R\aretryMs\"\x8c\x01\n" +
+	"\bretry_ms\x18\x06 \x01(\x03R\aretryMs\x12 \n" +
+	"\vreservation\x18\a \x01(\tR\vreservation\x12*\n" +
+	"\x04each\x18\b \x03(\v2\x16.baton.v1.TakeStandingR\x04each\"\x9c\x01\n" +
+	"\fTakeStanding\x12\x12\n" +
+	"\x04rule\x18\x01 \x01(\tR\x04rule\x12\x0e\n" +
+	"\x02ok\x18\x02 \x01(\bR\x02ok\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x03R\x05limit\x12\x1c\n" +
+	"\tremaining\x18\x04 \x01(\x03R\tremaining\x12\x19\n" +
+	"\breset_ms\x18\x05 \x01(\x03R\aresetMs\x12\x19\n" +
+	"\bretry_ms\x18\x06 \x01(\x03R\aretryMs\"E\n" +
+	"\rSettleRequest\x12 \n" +
+	"\vreservation\x18\x01 \x01(\tR\vreservation\x12\x12\n" +
+	"\x04cost\x18\x02 \x01(\x03R\x04cost\"(\n" +
+	"\x0eSettleResponse\x12\x16\n" +
+	"\x06before\x18\x01 \x01(\bR\x06before\"\x8c\x01\n" +
 	"\fBeginRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x15\n" +
@@ -1573,9 +1887,10 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\aRelease\x12\x18.baton.v1.ReleaseRequest\x1a\x19.baton.v1.ReleaseResponse\x12;\n" +
 	"\x06Cancel\x12\x17.baton.v1.CancelRequest\x1a\x18.baton.v1.CancelResponse\x125\n" +
 	"\x04List\x12\x15.baton.v1.ListRequest\x1a\x16.baton.v1.ListResponse\x128\n" +
-	"\x05Break\x12\x16.baton.v1.BreakRequest\x1a\x17.baton.v1.BreakResponse2?\n" +
+	"\x05Break\x12\x16.baton.v1.BreakRequest\x1a\x17.baton.v1.BreakResponse2|\n" +
 	"\x06Limits\x125\n" +
-	"\x04Take\x12\x15.baton.v1.TakeRequest\x1a\x16.baton.v1.TakeResponse2}\n" +
+	"\x04Take\x12\x15.baton.v1.TakeRequest\x1a\x16.baton.v1.TakeResponse\x12;\n" +
+	"\x06Settle\x12\x17.baton.v1.SettleRequest\x1a\x18.baton.v1.SettleResponse2}\n" +
 	"\x04Once\x128\n" +
 	"\x05Begin\x12\x16.baton.v1.BeginRequest\x1a\x17.baton.v1.BeginResponse\x12;\n" +
 	"\x06Finish\x12\x17.baton.v1.FinishRequest\x1a\x18.baton.v1.FinishResponseB1Z/github.com/batonhq/baton/server/batonv1;batonv1b\x06proto3"
@@ -1593,7 +1908,7 @@ func file_server_batonv1_baton_proto_rawDescGZIP() []byte {
 }
 
 var file_server_batonv1_baton_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_server_batonv1_baton_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_server_batonv1_baton_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_server_batonv1_baton_proto_goTypes = []any{
 	(AcquireResponse_State)(0), // 0: baton.v1.AcquireResponse.State
 	(BeginResponse_State)(0),   // 1: baton.v1.BeginResponse.State
@@ -1612,41 +1927,49 @@ var file_server_batonv1_baton_proto_goTypes = []any{
 	(*BreakRequest)(nil),       // 14: baton.v1.BreakRequest
 	(*BreakResponse)(nil),      // 15: baton.v1.BreakResponse
 	(*TakeRequest)(nil),        // 16: baton.v1.TakeRequest
-	(*TakeResponse)(nil),       // 17: baton.v1.TakeResponse
-	(*BeginRequest)(nil),       // 18: baton.v1.BeginRequest
-	(*BeginResponse)(nil),      // 19: baton.v1.BeginResponse
-	(*FinishRequest)(nil),      // 20: baton.v1.FinishRequest
-	(*FinishResponse)(nil),     // 21: baton.v1.FinishResponse
+	(*TakePart)(nil),           // 17: baton.v1.TakePart
+	(*TakeResponse)(nil),       // 18: baton.v1.TakeResponse
+	(*TakeStanding)(nil),       // 19: baton.v1.TakeStanding
+	(*SettleRequest)(nil),      // 20: baton.v1.SettleRequest
+	(*SettleResponse)(nil),     // 21: baton.v1.SettleResponse
+	(*BeginRequest)(nil),       // 22: baton.v1.BeginRequest
+	(*BeginResponse)(nil),      // 23: baton.v1.BeginResponse
+	(*FinishRequest)(nil),      // 24: baton.v1.FinishRequest
+	(*FinishResponse)(nil),     // 25: baton.v1.FinishResponse
 }
 var file_server_batonv1_baton_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.AcquireResponse.state:type_name -> baton.v1.AcquireResponse.State
 	4,  // 1: baton.v1.AcquireResponse.holders:type_name -> baton.v1.Holder
 	13, // 2: baton.v1.ListResponse.locks:type_name -> baton.v1.Lock
 	4,  // 3: baton.v1.Lock.holders:type_name -> baton.v1.Holder
-	1,  // 4: baton.v1.BeginResponse.state:type_name -> baton.v1.BeginResponse.State
-	2,  // 5: baton.v1.Locks.Acquire:input_type -> baton.v1.AcquireRequest
-	5,  // 6: baton.v1.Locks.Renew:input_type -> baton.v1.RenewRequest
-	7,  // 7: baton.v1.Locks.Release:input_type -> baton.v1.ReleaseRequest
-	9,  // 8: baton.v1.Locks.Cancel:input_type -> baton.v1.CancelRequest
-	11, // 9: baton.v1.Locks.List:input_type -> baton.v1.ListRequest
-	14, // 10: baton.v1.Locks.Break:input_type -> baton.v1.BreakRequest
-	16, // 11: baton.v1.Limits.Take:input_type -> baton.v1.TakeRequest
-	18, // 12: baton.v1.Once.Begin:input_type -> baton.v1.BeginRequest
-	20, // 13: baton.v1.Once.Finish:input_type -> baton.v1.FinishRequest
-	3,  // 14: baton.v1.Locks.Acquire:output_type -> baton.v1.AcquireResponse
-	6,  // 15: baton.v1.Locks.Renew:output_type -> baton.v1.RenewResponse
-	8,  // 16: baton.v1.Locks.Release:output_type -> baton.v1.ReleaseResponse
-	10, // 17: baton.v1.Locks.Cancel:output_type -> baton.v1.CancelResponse
-	12, // 18: baton.v1.Locks.List:output_type -> baton.v1.ListResponse
-	15, // 19: baton.v1.Locks.Break:output_type -> baton.v1.BreakResponse
-	17, // 20: baton.v1.Limits.Take:output_type -> baton.v1.TakeResponse
-	19, // 21: baton.v1.Once.Begin:output_type -> baton.v1.BeginResponse
-	21, // 22: baton.v1.Once.Finish:output_type -> baton.v1.FinishResponse
-	14, // [14:23] is the sub-list for method output_type
-	5,  // [5:14] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	17, // 4: baton.v1.TakeRequest.also:type_name -> baton.v1.TakePart
+	19, // 5: baton.v1.TakeResponse.each:type_name -> baton.v1.TakeStanding
+	1,  // 6: baton.v1.BeginResponse.state:type_name -> baton.v1.BeginResponse.State
+	2,  // 7: baton.v1.Locks.Acquire:input_type -> baton.v1.AcquireRequest
+	5,  // 8: baton.v1.Locks.Renew:input_type -> baton.v1.RenewRequest
+	7,  // 9: baton.v1.Locks.Release:input_type -> baton.v1.ReleaseRequest
+	9,  // 10: baton.v1.Locks.Cancel:input_type -> baton.v1.CancelRequest
+	11, // 11: baton.v1.Locks.List:input_type -> baton.v1.ListRequest
+	14, // 12: baton.v1.Locks.Break:input_type -> baton.v1.BreakRequest
+	16, // 13: baton.v1.Limits.Take:input_type -> baton.v1.TakeRequest
+	20, // 14: baton.v1.Limits.Settle:input_type -> baton.v1.SettleRequest
+	22, // 15: baton.v1.Once.Begin:input_type -> baton.v1.BeginRequest
+	24, // 16: baton.v1.Once.Finish:input_type -> baton.v1.FinishRequest
+	3,  // 17: baton.v1.Locks.Acquire:output_type -> baton.v1.AcquireResponse
+	6,  // 18: baton.v1.Locks.Renew:output_type -> baton.v1.RenewResponse
+	8,  // 19: baton.v1.Locks.Release:output_type -> baton.v1.ReleaseResponse
+	10, // 20: baton.v1.Locks.Cancel:output_type -> baton.v1.CancelResponse
+	12, // 21: baton.v1.Locks.List:output_type -> baton.v1.ListResponse
+	15, // 22: baton.v1.Locks.Break:output_type -> baton.v1.BreakResponse
+	18, // 23: baton.v1.Limits.Take:output_type -> baton.v1.TakeResponse
+	21, // 24: baton.v1.Limits.Settle:output_type -> baton.v1.SettleResponse
+	23, // 25: baton.v1.Once.Begin:output_type -> baton.v1.BeginResponse
+	25, // 26: baton.v1.Once.Finish:output_type -> baton.v1.FinishResponse
+	17, // [17:27] is the sub-list for method output_type
+	7,  // [7:17] is the sub-list for method input_type
+	7,  // [7:7] is the sub-list for extension type_name
+	7,  // [7:7] is the sub-list for extension extendee
+	0,  // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_server_batonv1_baton_proto_init() }
@@ -1654,13 +1977,15 @@ func file_server_batonv1_baton_proto_init() {
 	if File_server_batonv1_baton_proto != nil {
 		return
 	}
+	file_server_batonv1_baton_proto_msgTypes[14].OneofWrappers = []any{}
+	file_server_batonv1_baton_proto_msgTypes[15].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_server_batonv1_baton_proto_rawDesc), len(file_server_batonv1_baton_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   20,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

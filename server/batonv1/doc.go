@@ -2,4 +2,4 @@
 // which describes them; docs/server.md explains them with examples.
 package batonv1
 
-//go:generate env BATON_LONG=1 go test . -run Generated -generate -count=1
+//go:generate env BATON_LONG=1 BATON_REQUIRE_SERVERS=1 go test . -run Generated -generate -count=1

@@ -22,8 +22,8 @@
 // Envoy does not wait for a turn: a request that a leaky-bucket allows passes at once,
 // so that only how many pass is bounded, not how evenly. A token-bucket says what is meant.
 //
-// Hits cannot be taken back (is_negative_hits): such a request is refused as
-// Unimplemented.
+// Hits that are given back (is_negative_hits) are those that were taken first, and what
+// has come back by itself comes back twice. Envoy does not say which it means.
 //
 // A request to a domain that the rules do not have is allowed, as by
 // envoyproxy/ratelimit. A Logger is told.

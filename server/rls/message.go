@@ -34,9 +34,6 @@ func request(in *rlsv1.RateLimitRequest) (r rules.Request, err error) {
 		for k, e := range from.GetEntries() {
 			to.Entries[k] = rules.Entry{Key: e.GetKey(), Value: e.GetValue()}
 		}
-		if from.GetIsNegativeHits() {
-			return r, connect.NewError(connect.CodeUnimplemented, fmt.Errorf("descriptor %d takes hits back (is_negative_hits): no hit can be taken back", i+1))
-		}
 		if own := from.GetHitsAddend(); own != nil {
 			if own.GetValue() > math.MaxInt64 {
 				return refuse("descriptor %d adds %d hits: at most %d can be counted", i+1, own.GetValue(), int64(math.MaxInt64))
@@ -116,10 +113,11 @@ func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 			status.LimitRemaining = math.MaxUint32
 			continue
 		}
-		l, set := tightest(m)
-		if l == nil || d.By == ratelimit.ByOpen || d.By == ratelimit.ByClosed { // nobody knows how the limit stands
+		k := m.Tightest()                                                    // callers are told nothing of shadows
+		if k < 0 || d.By == ratelimit.ByOpen || d.By == ratelimit.ByClosed { // nobody knows how the limit stands
 			continue
 		}
+		l, set := &m.Limits[k], m.Set[k]
 		status.CurrentLimit = &rlsv1.RateLimitResponse_RateLimit{RequestsPerUnit: clamp(l.Limit), Unit: unit(l, set), Name: quotable(m.Name)}
 		status.LimitRemaining = clamp(l.Remaining)
 		status.DurationUntilReset = &rlsv1.Duration{Seconds: reset(l)}
@@ -142,22 +140,6 @@ func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 		add("Retry-After", seconds(d.RetryAfter))
 	}
 	return out
-}
-
-// tightest is the limit of a match that Envoy is told about: the one that refuses for
-// longest, else the one with the least remaining. Callers are told nothing of shadows.
-func tightest(m rules.Match) (one *ratelimit.LimitResult, set rules.Limit) {
-	for i := range m.Limits {
-		l := &m.Limits[i]
-		switch {
-		case l.Shadow:
-		case one == nil, one.OK && !l.OK,
-			one.OK == l.OK && l.RetryAfter > one.RetryAfter,
-			one.OK == l.OK && l.RetryAfter == one.RetryAfter && l.Remaining < one.Remaining:
-			one, set = l, m.Set[i]
-		}
-	}
-	return one, set
 }
 
 func tighter(a, b *rlsv1.RateLimitResponse_DescriptorStatus) bool {

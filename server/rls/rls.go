@@ -126,7 +126,7 @@ func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitReques
 		return nil, err
 	}
 	r.Within = s.within(ctx, began)
-	d, err := s.Limiter.Allow(ctx, r)
+	d, err := s.decide(ctx, in, r)
 	if err != nil {
 		if unknown, ok := errors.AsType[*rules.UnknownError](err); ok && unknown.Kind == "domain" {
 			s.warn(ctx, unknown)
@@ -135,6 +135,36 @@ func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitReques
 		return nil, s.failed(ctx, err)
 	}
 	return s.response(d), nil
+}
+
+// decide decides about what takes hits, and gives back what the others do. The status of
+// each is how it stands then.
+func (s *service) decide(ctx context.Context, in *rlsv1.RateLimitRequest, r rules.Request) (rules.Decision, error) {
+	if r.Cost == 0 {
+		r.Cost = 1
+	}
+	back, which := r, []int(nil)
+	back.Descriptions = nil
+	for i, from := range in.GetDescriptors() {
+		if from.GetIsNegativeHits() {
+			which, back.Descriptions = append(which, i), append(back.Descriptions, r.Descriptions[i])
+			r.Descriptions[i].Cost = new(int64)
+		}
+	}
+	if len(which) == 0 {
+		return s.Limiter.Allow(ctx, r)
+	}
+	given, err := s.Limiter.GiveBack(ctx, back)
+	if err != nil || len(which) == len(r.Descriptions) {
+		return given, err
+	}
+	d, err := s.Limiter.Allow(ctx, r)
+	if err == nil {
+		for k, i := range which {
+			d.Matches[i] = given.Matches[k]
+		}
+	}
+	return d, err
 }
 
 // within is how long the decision may take.

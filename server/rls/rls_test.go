@@ -68,6 +68,44 @@ func asking(domain, describe string) *rlsv1.RateLimitRequest {
 	return in
 }
 
+// Hits that are given back can be taken again, and the others of a request are decided.
+func TestNegativeHits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := serving(t, Config{Headers: NoHeaders}, memstore.New(), text)
+		ask := func(describe string, hits uint32, back ...int) string {
+			in := asking("d", describe)
+			in.HitsAddend = hits
+			for _, i := range back {
+				in.Descriptors[i].IsNegativeHits = true
+			}
+			out, err := s.shouldRateLimit(t.Context(), in)
+			if err != nil {
+				return err.Error()
+			}
+			left := ""
+			for _, d := range out.GetStatuses() {
+				left += fmt.Sprint(" ", d.GetLimitRemaining())
+			}
+			return out.GetOverallCode().String() + left
+		}
+		for i, c := range []struct{ got, want string }{
+			{ask("hour=a", 8), "OK 2"},
+			{ask("hour=a", 3, 0), "OK 5"},
+			{ask("hour=a", 0, 0), "OK 6"}, // 0 is 1
+			{ask("hour=a", math.MaxUint32, 0), "OK 10"},
+			{ask("hour=a bucket=a", 4), "OK 6 596"},
+			{ask("hour=a bucket=a", 3, 1), "OK 3 599"},
+			{ask("hour=a bucket=a", 4, 1), "OVER_LIMIT 3 600"},
+			{ask("hour=a bucket=a", 2, 0, 1), "OK 5 600"},
+			{ask("unknown=a free=a banned=a tried=a", 2, 0, 1, 2, 3), "OK 0 4294967295 0 0"},
+		} {
+			if c.got != c.want {
+				t.Errorf("%d: %s, want %s", i, c.got, c.want)
+			}
+		}
+	})
+}
+
 // say is an answer in a line.
 func say(out *rlsv1.RateLimitResponse) string {
 	var b strings.Builder
@@ -223,8 +261,6 @@ func TestErrors(t *testing.T) {
 	for i := range limits.MaxTakes {
 		many.Descriptors = append(many.Descriptors, asking("d", fmt.Sprintf("hour=%d", i)).GetDescriptors()...)
 	}
-	negative := asking("d", "hour=a")
-	negative.Descriptors[0].IsNegativeHits = true
 	endless := asking("d", "hour=a")
 	endless.Descriptors[0].HitsAddend = &rlsv1.UInt64Value{Value: math.MaxUint64}
 	noUnit := asking("d", "hour=a")
@@ -251,7 +287,6 @@ func TestErrors(t *testing.T) {
 		{nil, nil, &rlsv1.RateLimitRequest{Domain: "d", Descriptors: []*rlsv1.RateLimitDescriptor{{}}}, connect.CodeInvalidArgument, "description 1 has no entries"},
 		{nil, nil, asking("d", strings.Repeat("x=y ", maxDescriptors+1)), connect.CodeInvalidArgument, "129 descriptors"},
 		{nil, nil, many, connect.CodeInvalidArgument, "17"},
-		{nil, nil, negative, connect.CodeUnimplemented, "is_negative_hits"},
 		{nil, nil, endless, connect.CodeInvalidArgument, "descriptor 1 adds 18446744073709551615 hits"},
 		{nil, nil, noUnit, connect.CodeInvalidArgument, "per unit 0"},
 		{nil, nil, endlessly, connect.CodeInvalidArgument, "4294967295 times WEEK"},

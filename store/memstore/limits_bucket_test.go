@@ -51,7 +51,7 @@ func TestPreparedSaysTheSame(t *testing.T) {
 				case 1:
 					q.Mode = limits.TakeAnyway
 				case 2:
-					q.Mode, q.At = limits.GiveBack, time.Now().UnixMicro()
+					q.Mode, q.At = limits.GiveBack, r.Int64N(2)*time.Now().UnixMicro()
 				}
 				want, err := plain.Take(t.Context(), q)
 				if err != nil {

@@ -63,8 +63,8 @@ func TestLimitsWithLargeNumbers(t *testing.T) {
 			case 0:
 				q.Mode = limits.TakeAnyway
 			case 1:
-				if last.At > 0 {
-					q.Mode, q.At, q.Wait = limits.GiveBack, last.At, last.Wait
+				if q.Mode = limits.GiveBack; r.IntN(3) > 0 {
+					q.At, q.Wait = last.At, last.Wait
 				}
 			case 2:
 				q.MaxWait = time.Duration(large(4e15)) * time.Microsecond

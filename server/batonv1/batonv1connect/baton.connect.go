@@ -56,6 +56,8 @@ const (
 	LocksBreakProcedure = "/baton.v1.Locks/Break"
 	// LimitsTakeProcedure is the fully-qualified name of the Limits's Take RPC.
 	LimitsTakeProcedure = "/baton.v1.Limits/Take"
+	// LimitsSettleProcedure is the fully-qualified name of the Limits's Settle RPC.
+	LimitsSettleProcedure = "/baton.v1.Limits/Settle"
 	// OnceBeginProcedure is the fully-qualified name of the Once's Begin RPC.
 	OnceBeginProcedure = "/baton.v1.Once/Begin"
 	// OnceFinishProcedure is the fully-qualified name of the Once's Finish RPC.
@@ -304,6 +306,10 @@ func (UnimplementedLocksHandler) Break(context.Context, *batonv1.BreakRequest) (
 type LimitsClient interface {
 	// Take asks a rule for a cost. A refusal is resource_exhausted, with the header Retry-After, and has taken nothing.
 	Take(context.Context, *batonv1.TakeRequest) (*batonv1.TakeResponse, error)
+	// Settle says what a Take with reserve has cost in the end, within an hour: the rest is given back, as far as it still
+	// counts, and what is missing is taken, whether or not it is allowed. The first call settles; a repetition changes
+	// nothing. Without it the estimate is consumed. not_found: it is too late.
+	Settle(context.Context, *batonv1.SettleRequest) (*batonv1.SettleResponse, error)
 }
 
 // NewLimitsClient constructs a client for the baton.v1.Limits service. By default, it uses the
@@ -323,12 +329,19 @@ func NewLimitsClient(httpClient connect.HTTPClient, baseURL string, opts ...conn
 			connect.WithSchema(limitsMethods.ByName("Take")),
 			connect.WithClientOptions(opts...),
 		),
+		settle: connect.NewClient[batonv1.SettleRequest, batonv1.SettleResponse](
+			httpClient,
+			baseURL+LimitsSettleProcedure,
+			connect.WithSchema(limitsMethods.ByName("Settle")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // limitsClient implements LimitsClient.
 type limitsClient struct {
-	take *connect.Client[batonv1.TakeRequest, batonv1.TakeResponse]
+	take   *connect.Client[batonv1.TakeRequest, batonv1.TakeResponse]
+	settle *connect.Client[batonv1.SettleRequest, batonv1.SettleResponse]
 }
 
 // Take calls baton.v1.Limits.Take.
@@ -340,10 +353,23 @@ func (c *limitsClient) Take(ctx context.Context, req *batonv1.TakeRequest) (*bat
 	return nil, err
 }
 
+// Settle calls baton.v1.Limits.Settle.
+func (c *limitsClient) Settle(ctx context.Context, req *batonv1.SettleRequest) (*batonv1.SettleResponse, error) {
+	response, err := c.settle.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // LimitsHandler is an implementation of the baton.v1.Limits service.
 type LimitsHandler interface {
 	// Take asks a rule for a cost. A refusal is resource_exhausted, with the header Retry-After, and has taken nothing.
 	Take(context.Context, *batonv1.TakeRequest) (*batonv1.TakeResponse, error)
+	// Settle says what a Take with reserve has cost in the end, within an hour: the rest is given back, as far as it still
+	// counts, and what is missing is taken, whether or not it is allowed. The first call settles; a repetition changes
+	// nothing. Without it the estimate is consumed. not_found: it is too late.
+	Settle(context.Context, *batonv1.SettleRequest) (*batonv1.SettleResponse, error)
 }
 
 // NewLimitsHandler builds an HTTP handler from the service implementation. It returns the path on
@@ -359,10 +385,18 @@ func NewLimitsHandler(svc LimitsHandler, opts ...connect.HandlerOption) (string,
 		connect.WithSchema(limitsMethods.ByName("Take")),
 		connect.WithHandlerOptions(opts...),
 	)
+	limitsSettleHandler := connect.NewUnaryHandlerSimple(
+		LimitsSettleProcedure,
+		svc.Settle,
+		connect.WithSchema(limitsMethods.ByName("Settle")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/baton.v1.Limits/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case LimitsTakeProcedure:
 			limitsTakeHandler.ServeHTTP(w, r)
+		case LimitsSettleProcedure:
+			limitsSettleHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -374,6 +408,10 @@ type UnimplementedLimitsHandler struct{}
 
 func (UnimplementedLimitsHandler) Take(context.Context, *batonv1.TakeRequest) (*batonv1.TakeResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Limits.Take is not implemented"))
+}
+
+func (UnimplementedLimitsHandler) Settle(context.Context, *batonv1.SettleRequest) (*batonv1.SettleResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Limits.Settle is not implemented"))
 }
 
 // OnceClient is a client for the baton.v1.Once service.

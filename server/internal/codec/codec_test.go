@@ -65,7 +65,7 @@ func TestJSONShowsZeros(t *testing.T) {
 		message proto.Message
 		want    string
 	}{
-		{&batonv1.TakeResponse{}, `{"ok":false,"limit":"0","remaining":"0","reset_ms":"0","wait_ms":"0","retry_ms":"0"}`},
+		{&batonv1.TakeResponse{}, `{"ok":false,"limit":"0","remaining":"0","reset_ms":"0","wait_ms":"0","retry_ms":"0","reservation":"","each":[]}`},
 		{&batonv1.RenewResponse{}, `{"remaining_ms":0}`},
 		{
 			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_REFUSED},

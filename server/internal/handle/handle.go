@@ -12,6 +12,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -101,40 +102,72 @@ var Err = errors.New("this handle is none of this caller's: it is that of anothe
 
 // Seal makes the text of a handle, by the first secret. Each one is sealed by a key of its
 // own: the number of handles of a secret is not bounded.
-func (k Keys) Seal(caller string, h Handle) string {
-	salt := make([]byte, saltSize, saltSize+128)
+func (k Keys) Seal(caller string, h Handle) string { return k.seal(prefix, caller, h.encode()) }
+
+func (k Keys) seal(kind, caller string, plain []byte) string {
+	salt := make([]byte, saltSize, saltSize+len(plain)+16)
 	rand.Read(salt) // never fails
-	return prefix + base64.RawURLEncoding.EncodeToString(k[0].aead(salt).Seal(salt, make([]byte, 12), h.encode(), []byte(caller)))
+	return kind + base64.RawURLEncoding.EncodeToString(k[0].aead(kind, salt).Seal(salt, make([]byte, 12), plain, []byte(caller)))
 }
 
 // Open is the reverse of Seal, by any of the secrets. The error is Err.
 func (k Keys) Open(caller, text string) (Handle, error) {
-	sealed, ok := strings.CutPrefix(text, prefix)
-	if !ok || len(text) > maxLen || strings.ContainsAny(text, "\r\n") { // which base64 skips
+	if len(text) > maxLen {
 		return Handle{}, Err
+	}
+	plain, err := k.open(prefix, caller, text)
+	if err != nil {
+		return Handle{}, err
+	}
+	h, err := decode(plain)
+	if err != nil { // sealed by a later version
+		return Handle{}, Err
+	}
+	return h, nil
+}
+
+func (k Keys) open(kind, caller, text string) ([]byte, error) {
+	sealed, ok := strings.CutPrefix(text, kind)
+	if !ok || strings.ContainsAny(text, "\r\n") { // which base64 skips
+		return nil, Err
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
 	if err != nil || len(raw) < saltSize {
-		return Handle{}, Err
+		return nil, Err
 	}
 	for _, of := range k {
-		plain, err := of.aead(raw[:saltSize]).Open(nil, make([]byte, 12), raw[saltSize:], []byte(caller))
-		if err != nil {
-			continue
+		if plain, err := of.aead(kind, raw[:saltSize]).Open(nil, make([]byte, 12), raw[saltSize:], []byte(caller)); err == nil {
+			return plain, nil
 		}
-		h, err := decode(plain)
-		if err != nil { // sealed by a later version
-			break
-		}
-		return h, nil
 	}
-	return Handle{}, Err
+	return nil, Err
 }
 
-// aead seals one handle, so that its nonce can be fixed.
-func (k keys) aead(salt []byte) cipher.AEAD {
+// reservations begins the text of each reservation.
+const reservations = "br1."
+
+// SealReservation makes the text of what a client has reserved, any value for JSON.
+func (k Keys) SealReservation(caller string, r any) (string, error) {
+	plain, err := json.Marshal(r)
+	return k.seal(reservations, caller, plain), err
+}
+
+// OpenReservation is the reverse of SealReservation. The error is Err.
+func (k Keys) OpenReservation(caller, text string, r any) error {
+	plain, err := k.open(reservations, caller, text)
+	if err != nil || json.Unmarshal(plain, r) != nil {
+		return Err
+	}
+	return nil
+}
+
+// aead seals one text, so that its nonce can be fixed.
+func (k keys) aead(kind string, salt []byte) cipher.AEAD {
 	mac := hmac.New(sha256.New, k.handles)
 	mac.Write(salt)
+	if kind != prefix {
+		mac.Write([]byte(kind))
+	}
 	block, err := aes.NewCipher(mac.Sum(nil))
 	if err != nil { // the key has a legal length
 		panic(err)

@@ -115,7 +115,10 @@ end
 
 function approx.give(q, s, now, cost, at)
 	local i = index(q[3], at)
-	if i == s[3] then
+	if at == 0 then
+		local old = min(s[5], cost)
+		s[5], s[6] = s[5] - old, s[6] - min(s[6], cost - old)
+	elseif i == s[3] then
 		s[6] = s[6] - min(s[6], cost)
 	elseif i == s[3] - 1 then
 		s[5] = s[5] - min(s[5], cost)

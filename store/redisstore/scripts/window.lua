@@ -139,6 +139,18 @@ function window.charge(q, s, now, cost)
 end
 
 function window.give(q, s, now, cost, at)
+	if at == 0 then
+		while #s > 2 and s[4] <= cost do
+			cost = cost - s[4]
+			table.remove(s, 3)
+			table.remove(s, 3)
+		end
+		if #s <= 2 then
+			return {}
+		end
+		s[4] = s[4] - cost
+		return s
+	end
 	at = ends(q, at)
 	for i = 3, #s, 2 do
 		if s[i] == at then

@@ -162,7 +162,7 @@ func TestEtcdConcurrencyAndBatonSeeEachOther(t *testing.T) {
 	}
 }
 
-// TestEtcdMutexTakesReadersForHolders shows what docs/coming-from/etcd.md warns of: a
+// TestEtcdMutexTakesReadersForHolders shows what docs/coming-from/go-locks.md warns of: a
 // Mutex waits for a read lock, and a Mutex on a key waits for the keys below it.
 func TestEtcdMutexTakesReadersForHolders(t *testing.T) {
 	testserver.Long(t)

@@ -12,9 +12,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore"
 )
 
-// TestOtherLimitersCountApart shows what the pages docs/coming-from/redis_rate.md and
-// x-time-rate.md warn of: Baton does not see what these have counted, so that a fleet of
-// both allows the limit of each. The numbers that are allowed are the same, and asking
+// TestOtherLimitersCountApart shows what docs/coming-from/limits.md warns of with
+// redis_rate and x/time/rate: Baton does not see what these have counted, so that a fleet of both allows the limit of each. The numbers that are allowed are the same, and asking
 // both allows no more than one of them.
 func TestOtherLimitersCountApart(t *testing.T) {
 	testserver.Long(t)

@@ -129,7 +129,7 @@ func TestRueidislockAndBatonShareKeys(t *testing.T) {
 	}
 }
 
-// TestRueidislockForces shows what docs/coming-from/rueidislock.md warns of:
+// TestRueidislockForces shows what docs/coming-from/go-locks.md warns of:
 // ForceWithContext takes the lock of a Baton process that still considers itself the holder.
 func TestRueidislockForces(t *testing.T) {
 	testserver.Long(t)

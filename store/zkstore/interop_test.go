@@ -363,7 +363,7 @@ func TestCuratorLeaderSelector(t *testing.T) {
 	m.run()
 }
 
-// TestCuratorRecipesApart shows what docs/coming-from/curator.md warns of: Baton does not
+// TestCuratorRecipesApart shows what docs/coming-from/jvm-locks.md warns of: Baton does not
 // see what these recipes have on the path of its lock.
 func TestCuratorRecipesApart(t *testing.T) {
 	testserver.Long(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// docs/coming-from.md, "A Token of your own in redislock": the original takes a lock of Baton
+// docs/coming-from/go-locks.md, "A Token of your own in redislock": the original takes a lock of Baton
 // over if its Token is a beginning of Baton's values. Baton notices it when it renews.
 func TestShortTokensOfTheOriginalTakeBatonsLocks(t *testing.T) {
 	c := client(t)

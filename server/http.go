@@ -60,7 +60,7 @@ type Caller interface {
 	Name() string
 
 	// May returns nil if the caller may do what verb says with a key, else an error that
-	// tells the client so. Verbs are "lock", "list" with a prefix as the key, "break",
+	// tells the client so. Verbs are "lock", for elections, too, "list" with a prefix as the key, "break",
 	// "limit", and "once" with the key of an operation.
 	May(verb, key string) error
 }
@@ -77,7 +77,8 @@ type call struct {
 	again  func() (Caller, error) // who calls, by what is known now
 	remote string
 	clear  func()   // the body was read
-	answer func()   // the answer is about to be written
+	answer func()   // the answer, or a part of it, is about to be written
+	rest   func()   // nothing is to be written for a while
 	undo   []func() // what a client has got that the call does not give it
 }
 
@@ -100,6 +101,7 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		c := &call{remote: r.RemoteAddr, clear: func() {}}
+		c.rest = func() { _ = deadlines.SetWriteDeadline(time.Time{}) }
 		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 		if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 			_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))

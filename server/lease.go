@@ -437,23 +437,31 @@ func (s *Server) abandon(ctx context.Context, c driver.Claim) {
 	}
 }
 
-// renew renews the lease of a handle for its client. The attempt does not end with the
+// renew renews the leases of a client, which have one TTL. The attempt does not end with the
 // client, as that would cost a connection to the store.
-func (s *Server) renew(ctx context.Context, h handle.Handle) (lease, error) {
-	if err := check.TTL(h.Claim.Key, h.TTL, s.traits); err != nil {
-		return lease{}, err
+func (s *Server) renew(ctx context.Context, handles []handle.Handle) ([]lease, error) {
+	ttl, claims := handles[0].TTL, make([]driver.Claim, len(handles))
+	for i, h := range handles {
+		if err := check.TTL(h.Claim.Key, ttl, s.traits); err != nil {
+			return nil, err
+		}
+		claims[i] = h.Claim
 	}
-	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(h.TTL))
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(ttl))
 	defer cancel()
-	l := lease{claim: h.Claim, sent: present()}
-	switch r := s.store.Renew(call, []driver.Claim{h.Claim}, h.TTL)[0]; r.State {
-	case driver.Held:
-		l.grant = r.Grant
-		return l, nil
-	case driver.Unknown:
-		return lease{}, r.Err
+	all, sent := make([]lease, len(claims)), present()
+	var unknown error
+	for i, r := range s.store.Renew(call, claims, ttl) {
+		switch r.State {
+		case driver.Held:
+			all[i] = lease{claim: claims[i], grant: r.Grant, sent: sent}
+		case driver.Unknown:
+			unknown = r.Err
+		default:
+			return nil, driver.ErrLost
+		}
 	}
-	return lease{}, driver.ErrLost
+	return all, unknown
 }
 
 // release ends the lease of a handle, or what an op has got.

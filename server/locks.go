@@ -53,7 +53,10 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	claim, err := s.lockClaim(c, r.Key, r.Owner)
+	if len(r.Keys) > 0 {
+		return s.acquireAll(ctx, c, r, received)
+	}
+	claim, err := s.lockClaim(c, r.Key, r.Owner, r.Instance)
 	if err != nil {
 		return nil, err
 	}
@@ -110,29 +113,36 @@ func checkOp(op string) error {
 }
 
 // lockClaim is what a call wants with the lock of key, before it says what kind.
-func (s *Server) lockClaim(c *call, key, owner string) (driver.Claim, error) {
+func (s *Server) lockClaim(c *call, key, owner, instance string) (driver.Claim, error) {
 	if err := check.Key(key); err != nil {
 		return driver.Claim{}, err
 	}
 	if strings.HasPrefix(key, once.LockPrefix) {
 		return driver.Claim{}, bad("below %s are the locks of operations: use Once, with the key %q", once.LockPrefix, strings.TrimPrefix(key, once.LockPrefix))
 	}
-	return driver.Claim{Key: key, Owner: ownerOf(c, owner), Weight: driver.Whole, Capacity: driver.Whole}, nil
+	owner, err := s.ownerOf(c, owner, instance)
+	return driver.Claim{Key: key, Owner: owner, Weight: driver.Whole, Capacity: driver.Whole}, err
 }
 
 // ownerOf is what the store shows as the holder: what the client wants to be called,
-// behind who it is.
-func ownerOf(c *call, owner string) string {
+// behind who it is, and the tag of its instance.
+func (s *Server) ownerOf(c *call, owner, instance string) (string, error) {
 	switch name := c.caller.Name(); {
 	case name == "" && owner == "":
-		return "baton serve"
+		owner = "baton serve"
 	case name == "":
-		return owner
 	case owner == "":
-		return name
+		owner = name
 	default:
-		return name + ": " + owner
+		owner = name + ": " + owner
 	}
+	if len(instance) > maxInstance {
+		return "", bad("the instance has %d bytes, at most %d are allowed", len(instance), maxInstance)
+	}
+	if instance != "" {
+		owner += instanceMark + s.keys.Load().Tags(c.caller.Name(), instance)[0]
+	}
+	return owner, nil
 }
 
 // wish checks what all calls have that wait for a lock.
@@ -207,16 +217,16 @@ func holders(info driver.KeyInfo) []*batonv1.Holder {
 }
 
 // opened opens a handle, and checks that its caller may still have what it stands for.
-func (s *Server) opened(ctx context.Context, text string) (*call, handle.Handle, error) {
+func (s *Server) opened(ctx context.Context, text string) (*call, []handle.Handle, error) {
 	c, err := callOf(ctx)
 	if err != nil {
-		return nil, handle.Handle{}, err
+		return nil, nil, err
 	}
-	h, err := s.keys.Load().Open(c.caller.Name(), text)
+	all, err := s.keys.Load().OpenAll(c.caller.Name(), text)
 	if err != nil { // it may be stolen
 		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
 	}
-	return c, h, err
+	return c, all, err
 }
 
 // mayHave checks, at each renewal, that the roles have not changed.
@@ -230,27 +240,37 @@ func (s *Server) mayHave(c *call, h handle.Handle) error {
 // Renew implements batonv1connect.LocksHandler.
 func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*batonv1.RenewResponse, error) {
 	received := present()
-	c, h, err := s.opened(ctx, r.Handle)
+	c, handles, err := s.opened(ctx, r.Handle)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.mayHave(c, h); err != nil {
-		return nil, err
+	keys := make([]string, len(handles))
+	for i, h := range handles {
+		if err := s.mayHave(c, h); err != nil {
+			return nil, err
+		}
+		keys[i] = h.Claim.Key
 	}
-	l, err := s.renew(ctx, h)
+	all, err := s.renew(ctx, handles)
 	if err != nil {
 		return nil, err
 	}
-	return &batonv1.RenewResponse{RemainingMs: millis(l.remaining(received))}, nil
+	res := &batonv1.RenewResponse{}
+	if r.Asked {
+		res.Asked = s.asked(ctx, keys)
+	}
+	res.RemainingMs = millis(remainingOf(all, received))
+	return res, nil
 }
 
 // Release implements batonv1connect.LocksHandler. A caller who may not lock any more may
 // release.
 func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*batonv1.ReleaseResponse, error) {
-	_, h, err := s.opened(ctx, r.Handle)
+	_, all, err := s.opened(ctx, r.Handle)
 	if err != nil {
 		return nil, err
 	}
+	h := all[0]
 	if h.Once && s.records != nil { // best effort, as by a once.Runner
 		a := driver.Attempt{Key: h.Claim.Key[len(once.LockPrefix):], Token: h.Token}
 		o := driver.Outcome{Retry: true, Result: []byte("the client has released it without an outcome")}
@@ -258,7 +278,10 @@ func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*
 			return s.records.FinishAttempt(ctx, a, o, once.DefaultRemember)
 		})
 	}
-	if err := s.release(ctx, h.Claim); err != nil {
+	for _, h := range all {
+		err = errors.Join(err, s.release(ctx, h.Claim))
+	}
+	if err != nil {
 		return nil, err
 	}
 	return &batonv1.ReleaseResponse{}, nil
@@ -273,25 +296,36 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 	if err := checkOp(r.Op); err != nil {
 		return nil, err
 	}
-	key := r.Key
-	if r.Once {
-		key = once.LockPrefix + key
-	}
-	if err := check.Key(key); err != nil {
-		return nil, err
-	}
-	claim := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
-	if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
-		return nil, err
+	keys := []string{r.Key}
+	switch {
+	case len(r.Keys) > check.MaxTogether, len(r.Keys) > 0 && (r.Key != "" || r.Once):
+		return nil, bad("it names a key, or at most %d keys of locks", check.MaxTogether)
+	case len(r.Keys) > 0:
+		keys = r.Keys
+	case r.Once:
+		keys[0] = once.LockPrefix + r.Key
 	}
 	ttl, err := s.ttl(r.TtlMs)
 	if err != nil {
 		return nil, err
 	}
-	// What the ID names is the caller's own: no role is needed to end it.
-	for _, claim.ID = range s.keys.Load().ClaimIDs(c.caller.Name(), r.Op, claim, ttl) {
-		if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
+	var claims []driver.Claim
+	for _, key := range keys {
+		if err := check.Key(key); err != nil {
 			return nil, err
+		}
+		claim := driver.Claim{Key: key, Weight: driver.Whole, Capacity: driver.Whole}
+		if err := ofKind(&claim, r.Shared, r.Permits, r.Of); err != nil {
+			return nil, err
+		}
+		claims = append(claims, claim)
+	}
+	// What the ID names is the caller's own: no role is needed to end it.
+	for _, claim := range claims {
+		for _, claim.ID = range s.keys.Load().ClaimIDs(c.caller.Name(), r.Op, claim, ttl) {
+			if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
+				return nil, err
+			}
 		}
 	}
 	return &batonv1.CancelResponse{}, nil

@@ -37,7 +37,11 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	if err := s.may(c, roles.Once, r.Key); err != nil {
 		return nil, err
 	}
-	claim := driver.Claim{Key: once.LockPrefix + r.Key, Owner: ownerOf(c, r.Owner), Weight: driver.Whole, Capacity: driver.Whole}
+	owner, err := s.ownerOf(c, r.Owner, r.Instance)
+	if err != nil {
+		return nil, err
+	}
+	claim := driver.Claim{Key: once.LockPrefix + r.Key, Owner: owner, Weight: driver.Whole, Capacity: driver.Whole}
 	w, err := s.wish(c, claim, r.Op, r.TtlMs, r.WaitMs, r.Retry, received)
 	if err != nil {
 		return nil, err
@@ -102,13 +106,14 @@ func replayed(rec driver.Record) *batonv1.BeginResponse {
 // stands. A caller who may not begin an attempt any more may finish one: the operation has
 // run, and would run again.
 func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*batonv1.FinishResponse, error) {
-	_, h, err := s.opened(ctx, r.Handle)
+	_, all, err := s.opened(ctx, r.Handle)
 	switch {
 	case err != nil:
 		return nil, err
-	case !h.Once || s.records == nil:
+	case !all[0].Once || s.records == nil:
 		return nil, bad("the handle is that of a lock, and of no operation")
 	}
+	h := all[0]
 	keep := once.DefaultKeep
 	if r.KeepSeconds > 0 {
 		keep = time.Duration(r.KeepSeconds) * time.Second

@@ -125,10 +125,12 @@ type Server struct {
 	errors  *connect.ErrorWriter
 	origins *http.CrossOriginProtection
 
-	under  tally // of calls under way, by caller
-	waits  tally // of those that wait, by caller
-	lists  tally // of lists under way
-	health health
+	under tally // of calls under way, by caller
+	waits tally // of those that wait, by caller
+	lists tally // of lists under way
+
+	streams tally
+	health  health
 
 	leaving  atomic.Bool   // Drain was called
 	stopping chan struct{} // closed by Shutdown

@@ -136,7 +136,7 @@ func (x BeginResponse_State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use BeginResponse_State.Descriptor instead.
 func (BeginResponse_State) EnumDescriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{21, 0}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{27, 0}
 }
 
 type AcquireRequest struct {
@@ -159,7 +159,12 @@ type AcquireRequest struct {
 	// What is shown as the holder, to people.
 	Owner string `protobuf:"bytes,8,opt,name=owner,proto3" json:"owner,omitempty"`
 	// The call is not the first with this op.
-	Retry         bool `protobuf:"varint,9,opt,name=retry,proto3" json:"retry,omitempty"`
+	Retry bool `protobuf:"varint,9,opt,name=retry,proto3" json:"retry,omitempty"`
+	// In place of key: all of them, or none, exclusively, in one lease. It has no position: while the call waits the server
+	// asks again, a few times a second, and REFUSED or WAITING names who holds one of them.
+	Keys []string `protobuf:"bytes,10,rep,name=keys,proto3" json:"keys,omitempty"`
+	// A name of the client's process, for ReleaseAll. It is seen by nobody.
+	Instance      string `protobuf:"bytes,11,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -257,6 +262,20 @@ func (x *AcquireRequest) GetRetry() bool {
 	return false
 }
 
+func (x *AcquireRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *AcquireRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
 type AcquireResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	State AcquireResponse_State  `protobuf:"varint,1,opt,name=state,proto3,enum=baton.v1.AcquireResponse_State" json:"state,omitempty"`
@@ -266,8 +285,10 @@ type AcquireResponse struct {
 	Token       int64  `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
 	RemainingMs uint32 `protobuf:"varint,4,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
 	// Unless HELD: who has the lock, as far as is known, and how many wait, if the caller may list the key.
-	Holders       []*Holder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
-	Waiting       uint32    `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	Holders []*Holder `protobuf:"bytes,5,rep,name=holders,proto3" json:"holders,omitempty"`
+	Waiting uint32    `protobuf:"varint,6,opt,name=waiting,proto3" json:"waiting,omitempty"`
+	// Of several keys, in place of token.
+	Tokens        map[string]int64 `protobuf:"bytes,7,rep,name=tokens,proto3" json:"tokens,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -342,6 +363,13 @@ func (x *AcquireResponse) GetWaiting() uint32 {
 		return x.Waiting
 	}
 	return 0
+}
+
+func (x *AcquireResponse) GetTokens() map[string]int64 {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
 }
 
 // A Holder is shown to people.
@@ -457,8 +485,10 @@ func (x *Holder) GetGrant() string {
 }
 
 type RenewRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Handle        string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	// Tell, too, who asks for the lock to be given up.
+	Asked         bool `protobuf:"varint,2,opt,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -500,9 +530,19 @@ func (x *RenewRequest) GetHandle() string {
 	return ""
 }
 
+func (x *RenewRequest) GetAsked() bool {
+	if x != nil {
+		return x.Asked
+	}
+	return false
+}
+
 type RenewResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	RemainingMs   uint32                 `protobuf:"varint,1,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
+	state       protoimpl.MessageState `protogen:"open.v1"`
+	RemainingMs uint32                 `protobuf:"varint,1,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
+	// The reasons of those who hold the lock "@ask/" and the key: to ask is to acquire that, shared where the store has read
+	// locks, with the reason as the owner.
+	Asked         []string `protobuf:"bytes,2,rep,name=asked,proto3" json:"asked,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -542,6 +582,13 @@ func (x *RenewResponse) GetRemainingMs() uint32 {
 		return x.RemainingMs
 	}
 	return 0
+}
+
+func (x *RenewResponse) GetAsked() []string {
+	if x != nil {
+		return x.Asked
+	}
+	return nil
 }
 
 type ReleaseRequest struct {
@@ -631,10 +678,11 @@ type CancelRequest struct {
 	// The op is that of a Begin, and the key that of its operation.
 	Once bool `protobuf:"varint,3,opt,name=once,proto3" json:"once,omitempty"`
 	// As in that call.
-	TtlMs         uint32 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
-	Shared        bool   `protobuf:"varint,5,opt,name=shared,proto3" json:"shared,omitempty"`
-	Permits       uint32 `protobuf:"varint,6,opt,name=permits,proto3" json:"permits,omitempty"`
-	Of            uint32 `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`
+	TtlMs         uint32   `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	Shared        bool     `protobuf:"varint,5,opt,name=shared,proto3" json:"shared,omitempty"`
+	Permits       uint32   `protobuf:"varint,6,opt,name=permits,proto3" json:"permits,omitempty"`
+	Of            uint32   `protobuf:"varint,7,opt,name=of,proto3" json:"of,omitempty"`
+	Keys          []string `protobuf:"bytes,8,rep,name=keys,proto3" json:"keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -718,6 +766,13 @@ func (x *CancelRequest) GetOf() uint32 {
 	return 0
 }
 
+func (x *CancelRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
 type CancelResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -754,6 +809,322 @@ func (*CancelResponse) Descriptor() ([]byte, []int) {
 	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{8}
 }
 
+type ReleaseAllRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Instance      string                 `protobuf:"bytes,1,opt,name=instance,proto3" json:"instance,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseAllRequest) Reset() {
+	*x = ReleaseAllRequest{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseAllRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseAllRequest) ProtoMessage() {}
+
+func (x *ReleaseAllRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseAllRequest.ProtoReflect.Descriptor instead.
+func (*ReleaseAllRequest) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ReleaseAllRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *ReleaseAllRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+type ReleaseAllResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many it has ended.
+	Holders       uint32 `protobuf:"varint,1,opt,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseAllResponse) Reset() {
+	*x = ReleaseAllResponse{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseAllResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseAllResponse) ProtoMessage() {}
+
+func (x *ReleaseAllResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseAllResponse.ProtoReflect.Descriptor instead.
+func (*ReleaseAllResponse) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ReleaseAllResponse) GetHolders() uint32 {
+	if x != nil {
+		return x.Holders
+	}
+	return 0
+}
+
+type LeaderRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderRequest) Reset() {
+	*x = LeaderRequest{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderRequest) ProtoMessage() {}
+
+func (x *LeaderRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderRequest.ProtoReflect.Descriptor instead.
+func (*LeaderRequest) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *LeaderRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+type LeaderResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Led   bool                   `protobuf:"varint,1,opt,name=led,proto3" json:"led,omitempty"`
+	// Without the caller's name, which the server puts before it.
+	Value       string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Token       int64  `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	RemainingMs uint32 `protobuf:"varint,4,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
+	// Of Observe: the store has not answered, and this is what was known before.
+	Unknown       bool `protobuf:"varint,5,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaderResponse) Reset() {
+	*x = LeaderResponse{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaderResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaderResponse) ProtoMessage() {}
+
+func (x *LeaderResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaderResponse.ProtoReflect.Descriptor instead.
+func (*LeaderResponse) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LeaderResponse) GetLed() bool {
+	if x != nil {
+		return x.Led
+	}
+	return false
+}
+
+func (x *LeaderResponse) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *LeaderResponse) GetToken() int64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *LeaderResponse) GetRemainingMs() uint32 {
+	if x != nil {
+		return x.RemainingMs
+	}
+	return 0
+}
+
+func (x *LeaderResponse) GetUnknown() bool {
+	if x != nil {
+		return x.Unknown
+	}
+	return false
+}
+
+type ProclaimRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Handle string                 `protobuf:"bytes,1,opt,name=handle,proto3" json:"handle,omitempty"`
+	Value  string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// As in AcquireRequest. Without it ReleaseAll does not find the lease any more.
+	Instance      string `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProclaimRequest) Reset() {
+	*x = ProclaimRequest{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProclaimRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProclaimRequest) ProtoMessage() {}
+
+func (x *ProclaimRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProclaimRequest.ProtoReflect.Descriptor instead.
+func (*ProclaimRequest) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ProclaimRequest) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
+}
+
+func (x *ProclaimRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *ProclaimRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+type ProclaimResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProclaimResponse) Reset() {
+	*x = ProclaimResponse{}
+	mi := &file_server_batonv1_baton_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProclaimResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProclaimResponse) ProtoMessage() {}
+
+func (x *ProclaimResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_server_batonv1_baton_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProclaimResponse.ProtoReflect.Descriptor instead.
+func (*ProclaimResponse) Descriptor() ([]byte, []int) {
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{14}
+}
+
 type ListRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Prefix string                 `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
@@ -765,7 +1136,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[9]
+	mi := &file_server_batonv1_baton_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1148,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[9]
+	mi := &file_server_batonv1_baton_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1161,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{9}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListRequest) GetPrefix() string {
@@ -818,7 +1189,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[10]
+	mi := &file_server_batonv1_baton_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -830,7 +1201,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[10]
+	mi := &file_server_batonv1_baton_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -843,7 +1214,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{10}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListResponse) GetLocks() []*Lock {
@@ -871,7 +1242,7 @@ type Lock struct {
 
 func (x *Lock) Reset() {
 	*x = Lock{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[11]
+	mi := &file_server_batonv1_baton_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +1254,7 @@ func (x *Lock) String() string {
 func (*Lock) ProtoMessage() {}
 
 func (x *Lock) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[11]
+	mi := &file_server_batonv1_baton_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +1267,7 @@ func (x *Lock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lock.ProtoReflect.Descriptor instead.
 func (*Lock) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{11}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Lock) GetKey() string {
@@ -933,7 +1304,7 @@ type BreakRequest struct {
 
 func (x *BreakRequest) Reset() {
 	*x = BreakRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[12]
+	mi := &file_server_batonv1_baton_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -945,7 +1316,7 @@ func (x *BreakRequest) String() string {
 func (*BreakRequest) ProtoMessage() {}
 
 func (x *BreakRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[12]
+	mi := &file_server_batonv1_baton_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -958,7 +1329,7 @@ func (x *BreakRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
 func (*BreakRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{12}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *BreakRequest) GetKey() string {
@@ -992,7 +1363,7 @@ type BreakResponse struct {
 
 func (x *BreakResponse) Reset() {
 	*x = BreakResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[13]
+	mi := &file_server_batonv1_baton_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1375,7 @@ func (x *BreakResponse) String() string {
 func (*BreakResponse) ProtoMessage() {}
 
 func (x *BreakResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[13]
+	mi := &file_server_batonv1_baton_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1388,7 @@ func (x *BreakResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
 func (*BreakResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{13}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *BreakResponse) GetHolders() uint32 {
@@ -1047,7 +1418,7 @@ type TakeRequest struct {
 
 func (x *TakeRequest) Reset() {
 	*x = TakeRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[14]
+	mi := &file_server_batonv1_baton_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1059,7 +1430,7 @@ func (x *TakeRequest) String() string {
 func (*TakeRequest) ProtoMessage() {}
 
 func (x *TakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[14]
+	mi := &file_server_batonv1_baton_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1072,7 +1443,7 @@ func (x *TakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
 func (*TakeRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{14}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *TakeRequest) GetRule() string {
@@ -1130,7 +1501,7 @@ type TakePart struct {
 
 func (x *TakePart) Reset() {
 	*x = TakePart{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	mi := &file_server_batonv1_baton_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1142,7 +1513,7 @@ func (x *TakePart) String() string {
 func (*TakePart) ProtoMessage() {}
 
 func (x *TakePart) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[15]
+	mi := &file_server_batonv1_baton_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1155,7 +1526,7 @@ func (x *TakePart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakePart.ProtoReflect.Descriptor instead.
 func (*TakePart) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{15}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TakePart) GetRule() string {
@@ -1207,7 +1578,7 @@ type TakeResponse struct {
 
 func (x *TakeResponse) Reset() {
 	*x = TakeResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[16]
+	mi := &file_server_batonv1_baton_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1219,7 +1590,7 @@ func (x *TakeResponse) String() string {
 func (*TakeResponse) ProtoMessage() {}
 
 func (x *TakeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[16]
+	mi := &file_server_batonv1_baton_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1232,7 +1603,7 @@ func (x *TakeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeResponse.ProtoReflect.Descriptor instead.
 func (*TakeResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{16}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TakeResponse) GetOk() bool {
@@ -1306,7 +1677,7 @@ type TakeStanding struct {
 
 func (x *TakeStanding) Reset() {
 	*x = TakeStanding{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	mi := &file_server_batonv1_baton_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1318,7 +1689,7 @@ func (x *TakeStanding) String() string {
 func (*TakeStanding) ProtoMessage() {}
 
 func (x *TakeStanding) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[17]
+	mi := &file_server_batonv1_baton_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1331,7 +1702,7 @@ func (x *TakeStanding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeStanding.ProtoReflect.Descriptor instead.
 func (*TakeStanding) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{17}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TakeStanding) GetRule() string {
@@ -1387,7 +1758,7 @@ type SettleRequest struct {
 
 func (x *SettleRequest) Reset() {
 	*x = SettleRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	mi := &file_server_batonv1_baton_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1770,7 @@ func (x *SettleRequest) String() string {
 func (*SettleRequest) ProtoMessage() {}
 
 func (x *SettleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[18]
+	mi := &file_server_batonv1_baton_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1783,7 @@ func (x *SettleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleRequest.ProtoReflect.Descriptor instead.
 func (*SettleRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{18}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SettleRequest) GetReservation() string {
@@ -1439,7 +1810,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	mi := &file_server_batonv1_baton_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1822,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[19]
+	mi := &file_server_batonv1_baton_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1835,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{19}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SettleResponse) GetBefore() bool {
@@ -1484,13 +1855,14 @@ type BeginRequest struct {
 	WaitMs        uint32 `protobuf:"varint,4,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
 	Owner         string `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"`
 	Retry         bool   `protobuf:"varint,6,opt,name=retry,proto3" json:"retry,omitempty"`
+	Instance      string `protobuf:"bytes,7,opt,name=instance,proto3" json:"instance,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BeginRequest) Reset() {
 	*x = BeginRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[20]
+	mi := &file_server_batonv1_baton_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1502,7 +1874,7 @@ func (x *BeginRequest) String() string {
 func (*BeginRequest) ProtoMessage() {}
 
 func (x *BeginRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[20]
+	mi := &file_server_batonv1_baton_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1515,7 +1887,7 @@ func (x *BeginRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginRequest.ProtoReflect.Descriptor instead.
 func (*BeginRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{20}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *BeginRequest) GetKey() string {
@@ -1560,6 +1932,13 @@ func (x *BeginRequest) GetRetry() bool {
 	return false
 }
 
+func (x *BeginRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
 type BeginResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	State  BeginResponse_State    `protobuf:"varint,1,opt,name=state,proto3,enum=baton.v1.BeginResponse_State" json:"state,omitempty"`
@@ -1575,7 +1954,7 @@ type BeginResponse struct {
 
 func (x *BeginResponse) Reset() {
 	*x = BeginResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[21]
+	mi := &file_server_batonv1_baton_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1587,7 +1966,7 @@ func (x *BeginResponse) String() string {
 func (*BeginResponse) ProtoMessage() {}
 
 func (x *BeginResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[21]
+	mi := &file_server_batonv1_baton_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1600,7 +1979,7 @@ func (x *BeginResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BeginResponse.ProtoReflect.Descriptor instead.
 func (*BeginResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{21}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *BeginResponse) GetState() BeginResponse_State {
@@ -1658,7 +2037,7 @@ type FinishRequest struct {
 
 func (x *FinishRequest) Reset() {
 	*x = FinishRequest{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[22]
+	mi := &file_server_batonv1_baton_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1670,7 +2049,7 @@ func (x *FinishRequest) String() string {
 func (*FinishRequest) ProtoMessage() {}
 
 func (x *FinishRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[22]
+	mi := &file_server_batonv1_baton_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1683,7 +2062,7 @@ func (x *FinishRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishRequest.ProtoReflect.Descriptor instead.
 func (*FinishRequest) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{22}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FinishRequest) GetHandle() string {
@@ -1722,7 +2101,7 @@ type FinishResponse struct {
 
 func (x *FinishResponse) Reset() {
 	*x = FinishResponse{}
-	mi := &file_server_batonv1_baton_proto_msgTypes[23]
+	mi := &file_server_batonv1_baton_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2113,7 @@ func (x *FinishResponse) String() string {
 func (*FinishResponse) ProtoMessage() {}
 
 func (x *FinishResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_server_batonv1_baton_proto_msgTypes[23]
+	mi := &file_server_batonv1_baton_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,14 +2126,14 @@ func (x *FinishResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FinishResponse.ProtoReflect.Descriptor instead.
 func (*FinishResponse) Descriptor() ([]byte, []int) {
-	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{23}
+	return file_server_batonv1_baton_proto_rawDescGZIP(), []int{29}
 }
 
 var File_server_batonv1_baton_proto protoreflect.FileDescriptor
 
 const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\n" +
-	"\x1aserver/batonv1/baton.proto\x12\bbaton.v1\"\xd0\x01\n" +
+	"\x1aserver/batonv1/baton.proto\x12\bbaton.v1\"\x80\x02\n" +
 	"\x0eAcquireRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x15\n" +
@@ -1764,14 +2143,21 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\apermits\x18\x06 \x01(\rR\apermits\x12\x0e\n" +
 	"\x02of\x18\a \x01(\rR\x02of\x12\x14\n" +
 	"\x05owner\x18\b \x01(\tR\x05owner\x12\x14\n" +
-	"\x05retry\x18\t \x01(\bR\x05retry\"\xa3\x02\n" +
+	"\x05retry\x18\t \x01(\bR\x05retry\x12\x12\n" +
+	"\x04keys\x18\n" +
+	" \x03(\tR\x04keys\x12\x1a\n" +
+	"\binstance\x18\v \x01(\tR\binstance\"\x9d\x03\n" +
 	"\x0fAcquireResponse\x125\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1f.baton.v1.AcquireResponse.StateR\x05state\x12\x16\n" +
 	"\x06handle\x18\x02 \x01(\tR\x06handle\x12\x14\n" +
 	"\x05token\x18\x03 \x01(\x03R\x05token\x12!\n" +
 	"\fremaining_ms\x18\x04 \x01(\rR\vremainingMs\x12*\n" +
 	"\aholders\x18\x05 \x03(\v2\x10.baton.v1.HolderR\aholders\x12\x18\n" +
-	"\awaiting\x18\x06 \x01(\rR\awaiting\"B\n" +
+	"\awaiting\x18\x06 \x01(\rR\awaiting\x12=\n" +
+	"\x06tokens\x18\a \x03(\v2%.baton.v1.AcquireResponse.TokensEntryR\x06tokens\x1a9\n" +
+	"\vTokensEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"B\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\b\n" +
 	"\x04HELD\x10\x01\x12\v\n" +
@@ -1786,14 +2172,16 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x06age_ms\x18\x06 \x01(\rR\x05ageMs\x12!\n" +
 	"\fremaining_ms\x18\a \x01(\rR\vremainingMs\x12\x18\n" +
 	"\aforeign\x18\b \x01(\bR\aforeign\x12\x14\n" +
-	"\x05grant\x18\t \x01(\tR\x05grant\"&\n" +
+	"\x05grant\x18\t \x01(\tR\x05grant\"<\n" +
 	"\fRenewRequest\x12\x16\n" +
-	"\x06handle\x18\x01 \x01(\tR\x06handle\"2\n" +
+	"\x06handle\x18\x01 \x01(\tR\x06handle\x12\x14\n" +
+	"\x05asked\x18\x02 \x01(\bR\x05asked\"H\n" +
 	"\rRenewResponse\x12!\n" +
-	"\fremaining_ms\x18\x01 \x01(\rR\vremainingMs\"(\n" +
+	"\fremaining_ms\x18\x01 \x01(\rR\vremainingMs\x12\x14\n" +
+	"\x05asked\x18\x02 \x03(\tR\x05asked\"(\n" +
 	"\x0eReleaseRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\"\x11\n" +
-	"\x0fReleaseResponse\"\x9e\x01\n" +
+	"\x0fReleaseResponse\"\xb2\x01\n" +
 	"\rCancelRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x12\n" +
@@ -1801,8 +2189,27 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x06ttl_ms\x18\x04 \x01(\rR\x05ttlMs\x12\x16\n" +
 	"\x06shared\x18\x05 \x01(\bR\x06shared\x12\x18\n" +
 	"\apermits\x18\x06 \x01(\rR\apermits\x12\x0e\n" +
-	"\x02of\x18\a \x01(\rR\x02of\"\x10\n" +
-	"\x0eCancelResponse\";\n" +
+	"\x02of\x18\a \x01(\rR\x02of\x12\x12\n" +
+	"\x04keys\x18\b \x03(\tR\x04keys\"\x10\n" +
+	"\x0eCancelResponse\"G\n" +
+	"\x11ReleaseAllRequest\x12\x1a\n" +
+	"\binstance\x18\x01 \x01(\tR\binstance\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\".\n" +
+	"\x12ReleaseAllResponse\x12\x18\n" +
+	"\aholders\x18\x01 \x01(\rR\aholders\"!\n" +
+	"\rLeaderRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"\x8b\x01\n" +
+	"\x0eLeaderResponse\x12\x10\n" +
+	"\x03led\x18\x01 \x01(\bR\x03led\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x03R\x05token\x12!\n" +
+	"\fremaining_ms\x18\x04 \x01(\rR\vremainingMs\x12\x18\n" +
+	"\aunknown\x18\x05 \x01(\bR\aunknown\"[\n" +
+	"\x0fProclaimRequest\x12\x16\n" +
+	"\x06handle\x18\x01 \x01(\tR\x06handle\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\"\x12\n" +
+	"\x10ProclaimResponse\";\n" +
 	"\vListRequest\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\"H\n" +
@@ -1853,14 +2260,15 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\vreservation\x18\x01 \x01(\tR\vreservation\x12\x12\n" +
 	"\x04cost\x18\x02 \x01(\x03R\x04cost\"(\n" +
 	"\x0eSettleResponse\x12\x16\n" +
-	"\x06before\x18\x01 \x01(\bR\x06before\"\x8c\x01\n" +
+	"\x06before\x18\x01 \x01(\bR\x06before\"\xa8\x01\n" +
 	"\fBeginRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x0e\n" +
 	"\x02op\x18\x02 \x01(\tR\x02op\x12\x15\n" +
 	"\x06ttl_ms\x18\x03 \x01(\rR\x05ttlMs\x12\x17\n" +
 	"\await_ms\x18\x04 \x01(\rR\x06waitMs\x12\x14\n" +
 	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x14\n" +
-	"\x05retry\x18\x06 \x01(\bR\x05retry\"\x92\x02\n" +
+	"\x05retry\x18\x06 \x01(\bR\x05retry\x12\x1a\n" +
+	"\binstance\x18\a \x01(\tR\binstance\"\x92\x02\n" +
 	"\rBeginResponse\x123\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1d.baton.v1.BeginResponse.StateR\x05state\x12\x16\n" +
 	"\x06handle\x18\x02 \x01(\tR\x06handle\x12\x14\n" +
@@ -1880,12 +2288,17 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x06result\x18\x02 \x01(\fR\x06result\x12\x16\n" +
 	"\x06failed\x18\x03 \x01(\bR\x06failed\x12!\n" +
 	"\fkeep_seconds\x18\x04 \x01(\rR\vkeepSeconds\"\x10\n" +
-	"\x0eFinishResponse2\xef\x02\n" +
+	"\x0eFinishResponse2\xf8\x04\n" +
 	"\x05Locks\x12>\n" +
 	"\aAcquire\x12\x18.baton.v1.AcquireRequest\x1a\x19.baton.v1.AcquireResponse\x128\n" +
 	"\x05Renew\x12\x16.baton.v1.RenewRequest\x1a\x17.baton.v1.RenewResponse\x12>\n" +
 	"\aRelease\x12\x18.baton.v1.ReleaseRequest\x1a\x19.baton.v1.ReleaseResponse\x12;\n" +
-	"\x06Cancel\x12\x17.baton.v1.CancelRequest\x1a\x18.baton.v1.CancelResponse\x125\n" +
+	"\x06Cancel\x12\x17.baton.v1.CancelRequest\x1a\x18.baton.v1.CancelResponse\x12G\n" +
+	"\n" +
+	"ReleaseAll\x12\x1b.baton.v1.ReleaseAllRequest\x1a\x1c.baton.v1.ReleaseAllResponse\x12;\n" +
+	"\x06Leader\x12\x17.baton.v1.LeaderRequest\x1a\x18.baton.v1.LeaderResponse\x12>\n" +
+	"\aObserve\x12\x17.baton.v1.LeaderRequest\x1a\x18.baton.v1.LeaderResponse0\x01\x12A\n" +
+	"\bProclaim\x12\x19.baton.v1.ProclaimRequest\x1a\x1a.baton.v1.ProclaimResponse\x125\n" +
 	"\x04List\x12\x15.baton.v1.ListRequest\x1a\x16.baton.v1.ListResponse\x128\n" +
 	"\x05Break\x12\x16.baton.v1.BreakRequest\x1a\x17.baton.v1.BreakResponse2|\n" +
 	"\x06Limits\x125\n" +
@@ -1908,7 +2321,7 @@ func file_server_batonv1_baton_proto_rawDescGZIP() []byte {
 }
 
 var file_server_batonv1_baton_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_server_batonv1_baton_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_server_batonv1_baton_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_server_batonv1_baton_proto_goTypes = []any{
 	(AcquireResponse_State)(0), // 0: baton.v1.AcquireResponse.State
 	(BeginResponse_State)(0),   // 1: baton.v1.BeginResponse.State
@@ -1921,55 +2334,71 @@ var file_server_batonv1_baton_proto_goTypes = []any{
 	(*ReleaseResponse)(nil),    // 8: baton.v1.ReleaseResponse
 	(*CancelRequest)(nil),      // 9: baton.v1.CancelRequest
 	(*CancelResponse)(nil),     // 10: baton.v1.CancelResponse
-	(*ListRequest)(nil),        // 11: baton.v1.ListRequest
-	(*ListResponse)(nil),       // 12: baton.v1.ListResponse
-	(*Lock)(nil),               // 13: baton.v1.Lock
-	(*BreakRequest)(nil),       // 14: baton.v1.BreakRequest
-	(*BreakResponse)(nil),      // 15: baton.v1.BreakResponse
-	(*TakeRequest)(nil),        // 16: baton.v1.TakeRequest
-	(*TakePart)(nil),           // 17: baton.v1.TakePart
-	(*TakeResponse)(nil),       // 18: baton.v1.TakeResponse
-	(*TakeStanding)(nil),       // 19: baton.v1.TakeStanding
-	(*SettleRequest)(nil),      // 20: baton.v1.SettleRequest
-	(*SettleResponse)(nil),     // 21: baton.v1.SettleResponse
-	(*BeginRequest)(nil),       // 22: baton.v1.BeginRequest
-	(*BeginResponse)(nil),      // 23: baton.v1.BeginResponse
-	(*FinishRequest)(nil),      // 24: baton.v1.FinishRequest
-	(*FinishResponse)(nil),     // 25: baton.v1.FinishResponse
+	(*ReleaseAllRequest)(nil),  // 11: baton.v1.ReleaseAllRequest
+	(*ReleaseAllResponse)(nil), // 12: baton.v1.ReleaseAllResponse
+	(*LeaderRequest)(nil),      // 13: baton.v1.LeaderRequest
+	(*LeaderResponse)(nil),     // 14: baton.v1.LeaderResponse
+	(*ProclaimRequest)(nil),    // 15: baton.v1.ProclaimRequest
+	(*ProclaimResponse)(nil),   // 16: baton.v1.ProclaimResponse
+	(*ListRequest)(nil),        // 17: baton.v1.ListRequest
+	(*ListResponse)(nil),       // 18: baton.v1.ListResponse
+	(*Lock)(nil),               // 19: baton.v1.Lock
+	(*BreakRequest)(nil),       // 20: baton.v1.BreakRequest
+	(*BreakResponse)(nil),      // 21: baton.v1.BreakResponse
+	(*TakeRequest)(nil),        // 22: baton.v1.TakeRequest
+	(*TakePart)(nil),           // 23: baton.v1.TakePart
+	(*TakeResponse)(nil),       // 24: baton.v1.TakeResponse
+	(*TakeStanding)(nil),       // 25: baton.v1.TakeStanding
+	(*SettleRequest)(nil),      // 26: baton.v1.SettleRequest
+	(*SettleResponse)(nil),     // 27: baton.v1.SettleResponse
+	(*BeginRequest)(nil),       // 28: baton.v1.BeginRequest
+	(*BeginResponse)(nil),      // 29: baton.v1.BeginResponse
+	(*FinishRequest)(nil),      // 30: baton.v1.FinishRequest
+	(*FinishResponse)(nil),     // 31: baton.v1.FinishResponse
+	nil,                        // 32: baton.v1.AcquireResponse.TokensEntry
 }
 var file_server_batonv1_baton_proto_depIdxs = []int32{
 	0,  // 0: baton.v1.AcquireResponse.state:type_name -> baton.v1.AcquireResponse.State
 	4,  // 1: baton.v1.AcquireResponse.holders:type_name -> baton.v1.Holder
-	13, // 2: baton.v1.ListResponse.locks:type_name -> baton.v1.Lock
-	4,  // 3: baton.v1.Lock.holders:type_name -> baton.v1.Holder
-	17, // 4: baton.v1.TakeRequest.also:type_name -> baton.v1.TakePart
-	19, // 5: baton.v1.TakeResponse.each:type_name -> baton.v1.TakeStanding
-	1,  // 6: baton.v1.BeginResponse.state:type_name -> baton.v1.BeginResponse.State
-	2,  // 7: baton.v1.Locks.Acquire:input_type -> baton.v1.AcquireRequest
-	5,  // 8: baton.v1.Locks.Renew:input_type -> baton.v1.RenewRequest
-	7,  // 9: baton.v1.Locks.Release:input_type -> baton.v1.ReleaseRequest
-	9,  // 10: baton.v1.Locks.Cancel:input_type -> baton.v1.CancelRequest
-	11, // 11: baton.v1.Locks.List:input_type -> baton.v1.ListRequest
-	14, // 12: baton.v1.Locks.Break:input_type -> baton.v1.BreakRequest
-	16, // 13: baton.v1.Limits.Take:input_type -> baton.v1.TakeRequest
-	20, // 14: baton.v1.Limits.Settle:input_type -> baton.v1.SettleRequest
-	22, // 15: baton.v1.Once.Begin:input_type -> baton.v1.BeginRequest
-	24, // 16: baton.v1.Once.Finish:input_type -> baton.v1.FinishRequest
-	3,  // 17: baton.v1.Locks.Acquire:output_type -> baton.v1.AcquireResponse
-	6,  // 18: baton.v1.Locks.Renew:output_type -> baton.v1.RenewResponse
-	8,  // 19: baton.v1.Locks.Release:output_type -> baton.v1.ReleaseResponse
-	10, // 20: baton.v1.Locks.Cancel:output_type -> baton.v1.CancelResponse
-	12, // 21: baton.v1.Locks.List:output_type -> baton.v1.ListResponse
-	15, // 22: baton.v1.Locks.Break:output_type -> baton.v1.BreakResponse
-	18, // 23: baton.v1.Limits.Take:output_type -> baton.v1.TakeResponse
-	21, // 24: baton.v1.Limits.Settle:output_type -> baton.v1.SettleResponse
-	23, // 25: baton.v1.Once.Begin:output_type -> baton.v1.BeginResponse
-	25, // 26: baton.v1.Once.Finish:output_type -> baton.v1.FinishResponse
-	17, // [17:27] is the sub-list for method output_type
-	7,  // [7:17] is the sub-list for method input_type
-	7,  // [7:7] is the sub-list for extension type_name
-	7,  // [7:7] is the sub-list for extension extendee
-	0,  // [0:7] is the sub-list for field type_name
+	32, // 2: baton.v1.AcquireResponse.tokens:type_name -> baton.v1.AcquireResponse.TokensEntry
+	19, // 3: baton.v1.ListResponse.locks:type_name -> baton.v1.Lock
+	4,  // 4: baton.v1.Lock.holders:type_name -> baton.v1.Holder
+	23, // 5: baton.v1.TakeRequest.also:type_name -> baton.v1.TakePart
+	25, // 6: baton.v1.TakeResponse.each:type_name -> baton.v1.TakeStanding
+	1,  // 7: baton.v1.BeginResponse.state:type_name -> baton.v1.BeginResponse.State
+	2,  // 8: baton.v1.Locks.Acquire:input_type -> baton.v1.AcquireRequest
+	5,  // 9: baton.v1.Locks.Renew:input_type -> baton.v1.RenewRequest
+	7,  // 10: baton.v1.Locks.Release:input_type -> baton.v1.ReleaseRequest
+	9,  // 11: baton.v1.Locks.Cancel:input_type -> baton.v1.CancelRequest
+	11, // 12: baton.v1.Locks.ReleaseAll:input_type -> baton.v1.ReleaseAllRequest
+	13, // 13: baton.v1.Locks.Leader:input_type -> baton.v1.LeaderRequest
+	13, // 14: baton.v1.Locks.Observe:input_type -> baton.v1.LeaderRequest
+	15, // 15: baton.v1.Locks.Proclaim:input_type -> baton.v1.ProclaimRequest
+	17, // 16: baton.v1.Locks.List:input_type -> baton.v1.ListRequest
+	20, // 17: baton.v1.Locks.Break:input_type -> baton.v1.BreakRequest
+	22, // 18: baton.v1.Limits.Take:input_type -> baton.v1.TakeRequest
+	26, // 19: baton.v1.Limits.Settle:input_type -> baton.v1.SettleRequest
+	28, // 20: baton.v1.Once.Begin:input_type -> baton.v1.BeginRequest
+	30, // 21: baton.v1.Once.Finish:input_type -> baton.v1.FinishRequest
+	3,  // 22: baton.v1.Locks.Acquire:output_type -> baton.v1.AcquireResponse
+	6,  // 23: baton.v1.Locks.Renew:output_type -> baton.v1.RenewResponse
+	8,  // 24: baton.v1.Locks.Release:output_type -> baton.v1.ReleaseResponse
+	10, // 25: baton.v1.Locks.Cancel:output_type -> baton.v1.CancelResponse
+	12, // 26: baton.v1.Locks.ReleaseAll:output_type -> baton.v1.ReleaseAllResponse
+	14, // 27: baton.v1.Locks.Leader:output_type -> baton.v1.LeaderResponse
+	14, // 28: baton.v1.Locks.Observe:output_type -> baton.v1.LeaderResponse
+	16, // 29: baton.v1.Locks.Proclaim:output_type -> baton.v1.ProclaimResponse
+	18, // 30: baton.v1.Locks.List:output_type -> baton.v1.ListResponse
+	21, // 31: baton.v1.Locks.Break:output_type -> baton.v1.BreakResponse
+	24, // 32: baton.v1.Limits.Take:output_type -> baton.v1.TakeResponse
+	27, // 33: baton.v1.Limits.Settle:output_type -> baton.v1.SettleResponse
+	29, // 34: baton.v1.Once.Begin:output_type -> baton.v1.BeginResponse
+	31, // 35: baton.v1.Once.Finish:output_type -> baton.v1.FinishResponse
+	22, // [22:36] is the sub-list for method output_type
+	8,  // [8:22] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_server_batonv1_baton_proto_init() }
@@ -1977,15 +2406,15 @@ func file_server_batonv1_baton_proto_init() {
 	if File_server_batonv1_baton_proto != nil {
 		return
 	}
-	file_server_batonv1_baton_proto_msgTypes[14].OneofWrappers = []any{}
-	file_server_batonv1_baton_proto_msgTypes[15].OneofWrappers = []any{}
+	file_server_batonv1_baton_proto_msgTypes[20].OneofWrappers = []any{}
+	file_server_batonv1_baton_proto_msgTypes[21].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_server_batonv1_baton_proto_rawDesc), len(file_server_batonv1_baton_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   3,
 		},

@@ -50,6 +50,14 @@ const (
 	LocksReleaseProcedure = "/baton.v1.Locks/Release"
 	// LocksCancelProcedure is the fully-qualified name of the Locks's Cancel RPC.
 	LocksCancelProcedure = "/baton.v1.Locks/Cancel"
+	// LocksReleaseAllProcedure is the fully-qualified name of the Locks's ReleaseAll RPC.
+	LocksReleaseAllProcedure = "/baton.v1.Locks/ReleaseAll"
+	// LocksLeaderProcedure is the fully-qualified name of the Locks's Leader RPC.
+	LocksLeaderProcedure = "/baton.v1.Locks/Leader"
+	// LocksObserveProcedure is the fully-qualified name of the Locks's Observe RPC.
+	LocksObserveProcedure = "/baton.v1.Locks/Observe"
+	// LocksProclaimProcedure is the fully-qualified name of the Locks's Proclaim RPC.
+	LocksProclaimProcedure = "/baton.v1.Locks/Proclaim"
 	// LocksListProcedure is the fully-qualified name of the Locks's List RPC.
 	LocksListProcedure = "/baton.v1.Locks/List"
 	// LocksBreakProcedure is the fully-qualified name of the Locks's Break RPC.
@@ -75,6 +83,15 @@ type LocksClient interface {
 	// Cancel ends what an Acquire or a Begin has got, position or lease. It says what that call said: with another key, op,
 	// ttl_ms or kind it is another call's. The op cannot be used again.
 	Cancel(context.Context, *batonv1.CancelRequest) (*batonv1.CancelResponse, error)
+	// ReleaseAll ends the leases below a prefix that the caller has got under the name of an instance: those of a client that
+	// was killed. It looks at all locks below the prefix.
+	ReleaseAll(context.Context, *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error)
+	// Leader tells who leads an election, which is the exclusive lock of its name: its owner is the value.
+	Leader(context.Context, *batonv1.LeaderRequest) (*batonv1.LeaderResponse, error)
+	// Observe tells who leads, and then each change. It looks twice a second: what came and went between is not seen.
+	Observe(context.Context, *batonv1.LeaderRequest) (*connect.ServerStreamForClient[batonv1.LeaderResponse], error)
+	// Proclaim changes the value of a lease: what is shown as its owner.
+	Proclaim(context.Context, *batonv1.ProclaimRequest) (*batonv1.ProclaimResponse, error)
 	// List shows the keys that have a holder or a waiter, to people. It is no snapshot.
 	List(context.Context, *batonv1.ListRequest) (*batonv1.ListResponse, error)
 	// Break ends the leases of all who hold a key. It is for people.
@@ -116,6 +133,30 @@ func NewLocksClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 			connect.WithSchema(locksMethods.ByName("Cancel")),
 			connect.WithClientOptions(opts...),
 		),
+		releaseAll: connect.NewClient[batonv1.ReleaseAllRequest, batonv1.ReleaseAllResponse](
+			httpClient,
+			baseURL+LocksReleaseAllProcedure,
+			connect.WithSchema(locksMethods.ByName("ReleaseAll")),
+			connect.WithClientOptions(opts...),
+		),
+		leader: connect.NewClient[batonv1.LeaderRequest, batonv1.LeaderResponse](
+			httpClient,
+			baseURL+LocksLeaderProcedure,
+			connect.WithSchema(locksMethods.ByName("Leader")),
+			connect.WithClientOptions(opts...),
+		),
+		observe: connect.NewClient[batonv1.LeaderRequest, batonv1.LeaderResponse](
+			httpClient,
+			baseURL+LocksObserveProcedure,
+			connect.WithSchema(locksMethods.ByName("Observe")),
+			connect.WithClientOptions(opts...),
+		),
+		proclaim: connect.NewClient[batonv1.ProclaimRequest, batonv1.ProclaimResponse](
+			httpClient,
+			baseURL+LocksProclaimProcedure,
+			connect.WithSchema(locksMethods.ByName("Proclaim")),
+			connect.WithClientOptions(opts...),
+		),
 		list: connect.NewClient[batonv1.ListRequest, batonv1.ListResponse](
 			httpClient,
 			baseURL+LocksListProcedure,
@@ -133,12 +174,16 @@ func NewLocksClient(httpClient connect.HTTPClient, baseURL string, opts ...conne
 
 // locksClient implements LocksClient.
 type locksClient struct {
-	acquire *connect.Client[batonv1.AcquireRequest, batonv1.AcquireResponse]
-	renew   *connect.Client[batonv1.RenewRequest, batonv1.RenewResponse]
-	release *connect.Client[batonv1.ReleaseRequest, batonv1.ReleaseResponse]
-	cancel  *connect.Client[batonv1.CancelRequest, batonv1.CancelResponse]
-	list    *connect.Client[batonv1.ListRequest, batonv1.ListResponse]
-	_break  *connect.Client[batonv1.BreakRequest, batonv1.BreakResponse]
+	acquire    *connect.Client[batonv1.AcquireRequest, batonv1.AcquireResponse]
+	renew      *connect.Client[batonv1.RenewRequest, batonv1.RenewResponse]
+	release    *connect.Client[batonv1.ReleaseRequest, batonv1.ReleaseResponse]
+	cancel     *connect.Client[batonv1.CancelRequest, batonv1.CancelResponse]
+	releaseAll *connect.Client[batonv1.ReleaseAllRequest, batonv1.ReleaseAllResponse]
+	leader     *connect.Client[batonv1.LeaderRequest, batonv1.LeaderResponse]
+	observe    *connect.Client[batonv1.LeaderRequest, batonv1.LeaderResponse]
+	proclaim   *connect.Client[batonv1.ProclaimRequest, batonv1.ProclaimResponse]
+	list       *connect.Client[batonv1.ListRequest, batonv1.ListResponse]
+	_break     *connect.Client[batonv1.BreakRequest, batonv1.BreakResponse]
 }
 
 // Acquire calls baton.v1.Locks.Acquire.
@@ -177,6 +222,38 @@ func (c *locksClient) Cancel(ctx context.Context, req *batonv1.CancelRequest) (*
 	return nil, err
 }
 
+// ReleaseAll calls baton.v1.Locks.ReleaseAll.
+func (c *locksClient) ReleaseAll(ctx context.Context, req *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
+	response, err := c.releaseAll.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Leader calls baton.v1.Locks.Leader.
+func (c *locksClient) Leader(ctx context.Context, req *batonv1.LeaderRequest) (*batonv1.LeaderResponse, error) {
+	response, err := c.leader.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
+// Observe calls baton.v1.Locks.Observe.
+func (c *locksClient) Observe(ctx context.Context, req *batonv1.LeaderRequest) (*connect.ServerStreamForClient[batonv1.LeaderResponse], error) {
+	return c.observe.CallServerStream(ctx, connect.NewRequest(req))
+}
+
+// Proclaim calls baton.v1.Locks.Proclaim.
+func (c *locksClient) Proclaim(ctx context.Context, req *batonv1.ProclaimRequest) (*batonv1.ProclaimResponse, error) {
+	response, err := c.proclaim.CallUnary(ctx, connect.NewRequest(req))
+	if response != nil {
+		return response.Msg, err
+	}
+	return nil, err
+}
+
 // List calls baton.v1.Locks.List.
 func (c *locksClient) List(ctx context.Context, req *batonv1.ListRequest) (*batonv1.ListResponse, error) {
 	response, err := c.list.CallUnary(ctx, connect.NewRequest(req))
@@ -206,6 +283,15 @@ type LocksHandler interface {
 	// Cancel ends what an Acquire or a Begin has got, position or lease. It says what that call said: with another key, op,
 	// ttl_ms or kind it is another call's. The op cannot be used again.
 	Cancel(context.Context, *batonv1.CancelRequest) (*batonv1.CancelResponse, error)
+	// ReleaseAll ends the leases below a prefix that the caller has got under the name of an instance: those of a client that
+	// was killed. It looks at all locks below the prefix.
+	ReleaseAll(context.Context, *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error)
+	// Leader tells who leads an election, which is the exclusive lock of its name: its owner is the value.
+	Leader(context.Context, *batonv1.LeaderRequest) (*batonv1.LeaderResponse, error)
+	// Observe tells who leads, and then each change. It looks twice a second: what came and went between is not seen.
+	Observe(context.Context, *batonv1.LeaderRequest, *connect.ServerStream[batonv1.LeaderResponse]) error
+	// Proclaim changes the value of a lease: what is shown as its owner.
+	Proclaim(context.Context, *batonv1.ProclaimRequest) (*batonv1.ProclaimResponse, error)
 	// List shows the keys that have a holder or a waiter, to people. It is no snapshot.
 	List(context.Context, *batonv1.ListRequest) (*batonv1.ListResponse, error)
 	// Break ends the leases of all who hold a key. It is for people.
@@ -243,6 +329,30 @@ func NewLocksHandler(svc LocksHandler, opts ...connect.HandlerOption) (string, h
 		connect.WithSchema(locksMethods.ByName("Cancel")),
 		connect.WithHandlerOptions(opts...),
 	)
+	locksReleaseAllHandler := connect.NewUnaryHandlerSimple(
+		LocksReleaseAllProcedure,
+		svc.ReleaseAll,
+		connect.WithSchema(locksMethods.ByName("ReleaseAll")),
+		connect.WithHandlerOptions(opts...),
+	)
+	locksLeaderHandler := connect.NewUnaryHandlerSimple(
+		LocksLeaderProcedure,
+		svc.Leader,
+		connect.WithSchema(locksMethods.ByName("Leader")),
+		connect.WithHandlerOptions(opts...),
+	)
+	locksObserveHandler := connect.NewServerStreamHandlerSimple(
+		LocksObserveProcedure,
+		svc.Observe,
+		connect.WithSchema(locksMethods.ByName("Observe")),
+		connect.WithHandlerOptions(opts...),
+	)
+	locksProclaimHandler := connect.NewUnaryHandlerSimple(
+		LocksProclaimProcedure,
+		svc.Proclaim,
+		connect.WithSchema(locksMethods.ByName("Proclaim")),
+		connect.WithHandlerOptions(opts...),
+	)
 	locksListHandler := connect.NewUnaryHandlerSimple(
 		LocksListProcedure,
 		svc.List,
@@ -265,6 +375,14 @@ func NewLocksHandler(svc LocksHandler, opts ...connect.HandlerOption) (string, h
 			locksReleaseHandler.ServeHTTP(w, r)
 		case LocksCancelProcedure:
 			locksCancelHandler.ServeHTTP(w, r)
+		case LocksReleaseAllProcedure:
+			locksReleaseAllHandler.ServeHTTP(w, r)
+		case LocksLeaderProcedure:
+			locksLeaderHandler.ServeHTTP(w, r)
+		case LocksObserveProcedure:
+			locksObserveHandler.ServeHTTP(w, r)
+		case LocksProclaimProcedure:
+			locksProclaimHandler.ServeHTTP(w, r)
 		case LocksListProcedure:
 			locksListHandler.ServeHTTP(w, r)
 		case LocksBreakProcedure:
@@ -292,6 +410,22 @@ func (UnimplementedLocksHandler) Release(context.Context, *batonv1.ReleaseReques
 
 func (UnimplementedLocksHandler) Cancel(context.Context, *batonv1.CancelRequest) (*batonv1.CancelResponse, error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Locks.Cancel is not implemented"))
+}
+
+func (UnimplementedLocksHandler) ReleaseAll(context.Context, *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Locks.ReleaseAll is not implemented"))
+}
+
+func (UnimplementedLocksHandler) Leader(context.Context, *batonv1.LeaderRequest) (*batonv1.LeaderResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Locks.Leader is not implemented"))
+}
+
+func (UnimplementedLocksHandler) Observe(context.Context, *batonv1.LeaderRequest, *connect.ServerStream[batonv1.LeaderResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Locks.Observe is not implemented"))
+}
+
+func (UnimplementedLocksHandler) Proclaim(context.Context, *batonv1.ProclaimRequest) (*batonv1.ProclaimResponse, error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("baton.v1.Locks.Proclaim is not implemented"))
 }
 
 func (UnimplementedLocksHandler) List(context.Context, *batonv1.ListRequest) (*batonv1.ListResponse, error) {

@@ -66,14 +66,14 @@ func TestJSONShowsZeros(t *testing.T) {
 		want    string
 	}{
 		{&batonv1.TakeResponse{}, `{"ok":false,"limit":"0","remaining":"0","reset_ms":"0","wait_ms":"0","retry_ms":"0","reservation":"","each":[]}`},
-		{&batonv1.RenewResponse{}, `{"remaining_ms":0}`},
+		{&batonv1.RenewResponse{}, `{"remaining_ms":0,"asked":[]}`},
 		{
 			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_REFUSED},
-			`{"state":"REFUSED","handle":"","token":"0","remaining_ms":0,"holders":[],"waiting":0}`,
+			`{"state":"REFUSED","handle":"","token":"0","remaining_ms":0,"holders":[],"waiting":0,"tokens":{}}`,
 		},
 		{
 			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_HELD, Token: 1 << 60, Handle: "<&>"},
-			`{"state":"HELD","handle":"<&>","token":"1152921504606846976","remaining_ms":0,"holders":[],"waiting":0}`,
+			`{"state":"HELD","handle":"<&>","token":"1152921504606846976","remaining_ms":0,"holders":[],"waiting":0,"tokens":{}}`,
 		},
 	} {
 		for range 20 { // protojson adds blanks at random

@@ -143,6 +143,55 @@ func (k Keys) open(kind, caller, text string) ([]byte, error) {
 	return nil, Err
 }
 
+// several begins the text of each lease of several keys.
+const several = "bm1."
+
+// SealAll makes the text of a lease of several keys.
+func (k Keys) SealAll(caller string, all []Handle) string {
+	plain := []byte{}
+	for _, h := range all {
+		one := h.encode()
+		plain = append(binary.AppendUvarint(plain, uint64(len(one))), one...)
+	}
+	return k.seal(several, caller, plain)
+}
+
+// OpenAll is the reverse of SealAll and Seal. The error is Err.
+func (k Keys) OpenAll(caller, text string) (all []Handle, err error) {
+	if !strings.HasPrefix(text, several) {
+		h, err := k.Open(caller, text)
+		return []Handle{h}, err
+	}
+	plain, err := k.open(several, caller, text)
+	for err == nil && len(plain) > 0 {
+		n, size := binary.Uvarint(plain)
+		if size <= 0 || n > uint64(len(plain)-size) {
+			return nil, Err
+		}
+		h, err := decode(plain[size : size+int(n)])
+		if err != nil {
+			return nil, Err
+		}
+		all, plain = append(all, h), plain[size+int(n):]
+	}
+	if len(all) == 0 {
+		return nil, Err
+	}
+	return all, nil
+}
+
+// Tags are the texts that stand for an instance of a caller in the owners of its leases, by
+// each secret. Nobody else can make one.
+func (k Keys) Tags(caller, instance string) []string {
+	all := make([]string, len(k))
+	for i, of := range k {
+		mac := hmac.New(sha256.New, of.claims)
+		fmt.Fprintf(mac, "instance %d %s %s", len(caller), caller, instance)
+		all[i] = base64.RawURLEncoding.EncodeToString(mac.Sum(nil))[:12]
+	}
+	return all
+}
+
 // reservations begins the text of each reservation.
 const reservations = "br1."
 

@@ -1,0 +1,253 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton"
+	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/internal/roles"
+	"github.com/batonhq/baton/server/batonv1"
+)
+
+// An election is the lock of its name, and the owner that the lock shows is its value.
+
+const (
+	// leaderTimeout is how long the store may take to say who leads.
+	leaderTimeout = 5 * time.Second
+
+	// maxStreams is how many streams one caller may have.
+	maxStreams = 100
+
+	// recheckEvery is how often it is looked whether a caller still may have a stream.
+	recheckEvery = 5 * time.Second
+
+	// maxInstance is the length of the longest name of an instance.
+	maxInstance = 256
+)
+
+// Leader implements batonv1connect.LocksHandler.
+func (s locksService) Leader(ctx context.Context, r *batonv1.LeaderRequest) (*batonv1.LeaderResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := check.Key(r.Key); err != nil {
+		return nil, err
+	}
+	if err := s.may(c, roles.Lock, r.Key); err != nil {
+		return nil, err
+	}
+	call, cancel := context.WithTimeout(ctx, leaderTimeout)
+	defer cancel()
+	t, err := election.Leader(call, s.locks, r.Key)
+	if err != nil && !errors.Is(err, election.ErrNoLeader) {
+		return nil, err
+	}
+	return s.leads(c, t), nil
+}
+
+func (s *Server) leads(c *call, t election.Term) *batonv1.LeaderResponse {
+	value := t.Value
+	if c.caller.Name() != "" { // then servers put the name of the caller before it
+		if name, rest, ok := strings.Cut(value, ": "); ok && !strings.Contains(name, " ") {
+			value = rest
+		}
+	}
+	if i := strings.LastIndex(value, instanceMark); i >= 0 && len(value)-i == len(instanceMark)+instanceSize {
+		value = value[:i]
+	}
+	return &batonv1.LeaderResponse{Led: t.Led, Value: strings.ToValidUTF8(value, "�"), Token: t.Token, RemainingMs: millis(t.Remaining)}
+}
+
+// Observe implements batonv1connect.LocksHandler.
+func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out *connect.ServerStream[batonv1.LeaderResponse]) error {
+	return s.stream(ctx, roles.Lock, r.Key, func(ctx context.Context, c *call) error {
+		if err := check.Key(r.Key); err != nil {
+			return err
+		}
+		for t, err := range election.Observe(ctx, s.locks, r.Key) {
+			if err != nil && (errors.As(err, new(*baton.KeyError)) || errors.Is(err, errors.ErrUnsupported)) {
+				return err
+			}
+			said := s.leads(c, t)
+			if said.Unknown = err != nil; err != nil {
+				s.cfg.Logger.Warn("the store has not answered", "store", s.traits.Store, "call", "Observe", "error", driver.Printable(err.Error()))
+			}
+			c.answer()
+			if err := out.Send(said); err != nil {
+				return errGone
+			}
+			c.rest()
+		}
+		return nil
+	})
+}
+
+// stream runs f until it returns, the client has gone, the caller may not do that any more, or
+// the server is being stopped.
+func (s *Server) stream(ctx context.Context, verb, key string, f func(context.Context, *call) error) (err error) {
+	defer func() {
+		if err != nil {
+			err = s.failure("a stream", err)
+		}
+	}()
+	c, err := callOf(ctx)
+	if err != nil {
+		return err
+	}
+	c.clear()
+	if err := s.may(c, verb, key); err != nil {
+		return err
+	}
+	name := c.caller.Name()
+	if !s.streams.enter(name, maxStreams) {
+		return &busyError{fmt.Sprintf("as many streams of this caller are open as may, %d: end one", maxStreams)}
+	}
+	defer s.streams.leave(name)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-s.stopping:
+				cancel(errStopping)
+				return
+			case <-time.After(recheckEvery):
+			}
+			of, err := c.again()
+			if err == nil && of.Name() != name {
+				err = errors.New("the caller has another name now: call again")
+			}
+			if err != nil {
+				cancel(s.unknown(c, err))
+				return
+			}
+			if err := of.May(verb, key); err != nil {
+				cancel(connect.NewError(connect.CodePermissionDenied, errors.New(driver.Printable(err.Error()))))
+				return
+			}
+		}
+	}()
+	err = f(ctx, c)
+	cause := context.Cause(ctx)
+	cancel(nil)
+	<-watched
+	switch {
+	case err != nil:
+		return err
+	case errors.Is(cause, context.Canceled):
+		return errGone
+	}
+	return cause
+}
+
+// Proclaim implements batonv1connect.LocksHandler.
+func (s locksService) Proclaim(ctx context.Context, r *batonv1.ProclaimRequest) (*batonv1.ProclaimResponse, error) {
+	c, all, err := s.opened(ctx, r.Handle)
+	if err != nil {
+		return nil, err
+	}
+	names, can := driver.As[driver.Renamer](s.store)
+	switch {
+	case len(all) > 1 || all[0].Once:
+		return nil, bad("the handle is that of no one lock")
+	case !can:
+		return nil, fmt.Errorf("store %s cannot change the owner that it shows: %w", s.traits.Store, errors.ErrUnsupported)
+	}
+	if err := s.mayHave(c, all[0]); err != nil {
+		return nil, err
+	}
+	owner, err := s.ownerOf(c, r.Value, r.Instance)
+	if err != nil {
+		return nil, err
+	}
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaderTimeout)
+	defer cancel()
+	return &batonv1.ProclaimResponse{}, names.Rename(call, all[0].Claim, owner)
+}
+
+const (
+	instanceMark = " #"
+	instanceSize = 12 // of the tag behind it
+)
+
+// ReleaseAll implements batonv1connect.LocksHandler. Only servers with the secret can put the
+// tag of a caller's instance into an owner, unless a caller copies it: then the caller's own
+// lease ends. So no role is needed, as for Release.
+func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
+	c, err := callOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if r.Instance == "" || len(r.Instance) > maxInstance {
+		return nil, bad("the instance has %d bytes, 1 to %d are allowed", len(r.Instance), maxInstance)
+	}
+	name := c.caller.Name()
+	if !s.lists.enter(name, maxLists) {
+		return nil, &busyError{fmt.Sprintf("as many lists of this caller are under way as may, %d: call later", maxLists)}
+	}
+	defer s.lists.leave(name)
+	var tags []string
+	for _, tag := range s.keys.Load().Tags(name, r.Instance) {
+		tags = append(tags, instanceMark+tag)
+	}
+	// It goes on when the client has gone: it may have given up on a long list.
+	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
+	defer cancel()
+	res := &batonv1.ReleaseAllResponse{}
+	for info, err := range s.locks.List(call, r.Prefix) {
+		if err != nil {
+			return nil, err
+		}
+		var grants []string
+		for _, h := range info.Holders {
+			for _, tag := range tags {
+				if strings.HasSuffix(h.Owner, tag) && h.Grant != "" {
+					grants = append(grants, h.Grant)
+				}
+			}
+		}
+		if len(grants) == 0 {
+			continue
+		}
+		n, err := s.locks.Break(call, info.Key, grants...)
+		s.cfg.Audit.Info("leases of an instance were released", "caller", name, "remote", c.remote, "key", driver.Printable(info.Key), "instance", driver.Printable(r.Instance), "holders", n)
+		if err != nil {
+			return nil, err
+		}
+		res.Holders += uint32(n)
+	}
+	return res, nil
+}
+
+// asked are the reasons for which the holders of keys are asked to release them, as far as the
+// store tells that soon.
+func (s *Server) asked(ctx context.Context, keys []string) (reasons []string) {
+	call, cancel := context.WithTimeout(ctx, inspectTimeout)
+	defer cancel()
+	for _, key := range keys {
+		if len(baton.AskPrefix)+len(key) > check.MaxKey {
+			continue
+		}
+		info, err := s.locks.Inspect(call, baton.AskPrefix+key)
+		if err != nil {
+			break
+		}
+		for _, h := range info.Holders {
+			reasons = append(reasons, strings.ToValidUTF8(h.Owner, "�"))
+		}
+	}
+	return reasons
+}

@@ -105,7 +105,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
 	f.StringVar(&k.roles, "roles", "", "`FILE` that says what each user may do (default: everything)")
 	f.StringVar(&k.audit, "audit", "", "`FILE` for a line for each denial, and for each break by the page; - is standard error")
-	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be\nrepeated")
+	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be repeated")
 	f.DurationVar(&k.keep, "keep", 24*time.Hour, "how long outcomes of once are kept")
 	f.StringVar(&k.page, "page", "", "serve a page with locks, limits and events at `ADDR` of this machine, such as 127.0.0.1:7380")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))

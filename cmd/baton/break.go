@@ -20,11 +20,10 @@ func (a *app) breakCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "break [flags] KEY",
 		Short: "Take a lock away from its holders",
-		Long: `Takes the lock from its holders, so that the next waiter gets it at once.
-The holders notice usually at once, at their next renewal at the latest: until then they
-may go on working. What the lock protects is safe from them only if it checks fencing
-tokens. A holder that
-has crashed needs no breaking: its lock ends by itself.
+		Long: `Takes the lock from its holders, so that the next waiter gets it at once. The holders
+usually notice at once, at their next renewal at the latest: until then they may go on
+working. What the lock protects is safe from them only if it checks fencing tokens. A
+holder that has crashed needs no breaking: its lock ends by itself.
 
 On a terminal it asks first, and again if the holders have changed before the answer;
 elsewhere --yes or --grant is needed. A lock that was granted since is left alone then;

@@ -19,7 +19,7 @@ func (a *app) completionCommand(root *cobra.Command) *cobra.Command {
 		Short: "Print completions for bash, zsh, fish or powershell",
 		Long: `Prints a script that teaches the shell to complete the commands, the flags, and
 the names of locks that are held at the moment. Names that would have to be quoted are
-not proposed.`,
+not proposed. Bash needs the package bash-completion, and zsh a compinit in ~/.zshrc.`,
 		Example: `  source <(baton completion bash)
   baton completion zsh > "${fpath[1]}/_baton"
   baton completion fish > ~/.config/fish/completions/baton.fish

@@ -55,11 +55,8 @@ everything could be asked).
 		if err != nil {
 			return err
 		}
-		if len(args) == 1 {
-			if a.storeURL != "" {
-				return usage("the store is named twice, by --store and by the argument")
-			}
-			a.storeURL = args[0]
+		if err := a.storeArgument(args); err != nil {
+			return err
 		}
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()

@@ -50,7 +50,7 @@ func (k *limiting) above(cmd *cobra.Command) error {
 // named adds the flag that names the algorithm.
 func (k *limiting) named(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&k.algorithm, "algorithm", "a", "sliding-window",
-		"sliding-window, fixed-window, sliding-log,\nestimated-window, token-bucket or leaky-bucket")
+		"sliding-window, fixed-window, sliding-log, estimated-window, token-bucket or leaky-bucket")
 	_ = cmd.RegisterFlagCompletionFunc("algorithm", cobra.FixedCompletions(algorithms(), cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -191,7 +191,7 @@ the same of each limit.
 		case len(args) == 0 || dash == 0:
 			return usage("KEY is missing: baton limit --rate N/PERIOD KEY")
 		case len(args) > 1 && dash < 0:
-			return usage(`put "--" between the key and the command: baton limit … %s -- %s …`, shellWord(args[0]), shellWord(args[1]))
+			return usage(`put "--" between the key and the command: baton limit … %s -- %s …%s`, shellWord(args[0]), shellWord(args[1]), below(cmd, args))
 		case dash > 1:
 			return usage("one KEY is enough: what is %q?", safe(args[1]))
 		}
@@ -239,6 +239,7 @@ const exitTableLimit = `Exit codes:
   69        the store cannot be reached
   75        refused
   78        wrong configuration: store URL, password, or a store without limits
+  125       baton itself failed
   126, 127  the command cannot be executed, is not found
   128+n     signal n came while waiting
 `
@@ -430,13 +431,12 @@ func describeRefusal(r ratelimit.Result, waited time.Duration) string {
 }
 
 type limitAnswer struct {
-	OK         bool          `json:"ok"`
+	*decided                 // nil: nothing was asked for
 	Key        string        `json:"key,omitempty"`
 	Name       string        `json:"name,omitempty"`
 	Cost       int64         `json:"cost,omitempty"`
 	Limit      int64         `json:"limit"`
 	Remaining  int64         `json:"remaining"`
-	RetryAfter *float64      `json:"retryAfter"` // null: never
 	NextAfter  float64       `json:"nextAfter"`
 	ResetAfter float64       `json:"resetAfter"`
 	Overridden bool          `json:"overridden,omitempty"`
@@ -445,16 +445,23 @@ type limitAnswer struct {
 	Limits     []limitAnswer `json:"limits,omitempty"`
 }
 
+type decided struct {
+	OK         bool     `json:"ok"`
+	RetryAfter *float64 `json:"retryAfter"` // null: never
+}
+
 func limitJSON(r ratelimit.Result) limitAnswer {
 	at := r.At.UTC()
 	out := limitAnswer{
-		OK: r.OK, Key: r.Key, Name: r.Name, Cost: r.Cost, Limit: r.Limit, Remaining: r.Remaining,
-		RetryAfter: retrySeconds(r.RetryAfter), NextAfter: secondsUp(r.NextAfter), ResetAfter: secondsUp(r.ResetAfter), By: r.By.String(), At: &at,
+		decided: &decided{r.OK, retrySeconds(r.RetryAfter)},
+		Key:     r.Key, Name: r.Name, Cost: r.Cost, Limit: r.Limit, Remaining: r.Remaining,
+		NextAfter: secondsUp(r.NextAfter), ResetAfter: secondsUp(r.ResetAfter), By: r.By.String(), At: &at,
 	}
 	for _, l := range r.Limits() {
 		out.Limits = append(out.Limits, limitAnswer{
-			OK: l.OK, Name: l.Name, Limit: l.Limit, Remaining: l.Remaining, Overridden: l.Overridden,
-			RetryAfter: retrySeconds(l.RetryAfter), NextAfter: secondsUp(l.NextAfter), ResetAfter: secondsUp(l.ResetAfter),
+			decided: &decided{l.OK, retrySeconds(l.RetryAfter)},
+			Name:    l.Name, Limit: l.Limit, Remaining: l.Remaining, Overridden: l.Overridden,
+			NextAfter: secondsUp(l.NextAfter), ResetAfter: secondsUp(l.ResetAfter),
 		})
 	}
 	return out

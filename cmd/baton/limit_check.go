@@ -65,16 +65,19 @@ or a key, or for those that it names none for.`,
 }
 
 // mistakes tells what is wrong with rules, each with the line of the file: the errors
-// escape what a terminal would obey. Other errors are as for usage.
+// escape what a terminal would obey.
 func (a *app) mistakes(err error) error {
 	all, ok := errors.AsType[rules.Errors](err)
 	if !ok {
-		return usage("%w", err)
+		if codeOf(err) == exitFailed {
+			err = &exit{Code: exitConfig, Err: ofPage(err)}
+		}
+		return err
 	}
 	for _, one := range all {
 		a.complain("%s", one)
 	}
-	return &exit{Code: exitUsage, Err: nil}
+	return &exit{Code: exitConfig, Err: nil}
 }
 
 // readRules reads files of rules, or standard input.
@@ -83,7 +86,7 @@ func (a *app) readRules(names []string) (rules.Rules, error) {
 	case !slices.Contains(names, "-"):
 		return rules.Load(names...)
 	case len(names) > 1:
-		return rules.Rules{}, errors.New("standard input is read alone, and not with other files")
+		return rules.Rules{}, usage("standard input is read alone, and not with other files")
 	}
 	text, err := io.ReadAll(io.LimitReader(a.stdin, rules.MaxFile+1))
 	if err != nil {

@@ -47,8 +47,8 @@ the store's clock, or by "baton limit rm --override".
 		ValidArgsFunction: a.completeLimit,
 	}
 	f := cmd.Flags()
-	f.StringVar(&text, "rate", "", "the limit, `N/PERIOD`: 500/1m, 5/s; or N alone, in the period that the limit\nhas; a limit per day, week, month or year takes N alone; 0 blocks the key")
-	f.Int64Var(&burst, "burst", 0, "how many a token bucket holds (default: in the ratio of the rates, so that a\nburst of 100 under 100/h becomes 3600000 under 1000/s)")
+	f.StringVar(&text, "rate", "", "the limit, `N/PERIOD`: 500/1m, 5/s; or N alone, in the period that the limit has; a limit per day, week, month or year takes N alone; 0 blocks the key")
+	f.Int64Var(&burst, "burst", 0, "how many a token bucket holds (default: in the ratio of the rates, so that a burst of 100 under 100/h becomes 3600000 under 1000/s)")
 	f.DurationVar(&keep, "for", 0, "how long: 30m, 2h, at most 720h")
 	_ = cmd.MarkFlagRequired("rate")
 	_ = cmd.MarkFlagRequired("for")

@@ -217,7 +217,12 @@ func ruleOf(r rules.Rules, key string) (rules.Request, error) {
 // which an override may be.
 func (a *app) printStanding(ctx context.Context, store open.LimitStore, r ratelimit.Result, all []ratelimit.LimitResult, allows, keys []string, asJSON bool) error {
 	if asJSON {
-		return printJSON(a.stdout, limitJSON(r), false)
+		v := limitJSON(r)
+		v.decided = nil
+		for i := range v.Limits {
+			v.Limits[i].decided = nil
+		}
+		return printJSON(a.stdout, v, false)
 	}
 	rows := [][]string{{"LIMIT", "ALLOWS", "USED", "REMAIN", "FRESH IN"}}
 	for i, l := range all {

@@ -86,7 +86,7 @@ func manual(cmd *cobra.Command) []byte {
 	}
 	fmt.Fprintf(&b, ".TH %q 1 \"\" \"baton\" \"Baton\"\n.SH NAME\n%s \\- %s\n", strings.ToUpper(manName(cmd)), roff(manName(cmd)), roff(cmd.Short))
 	if cmd.Runnable() {
-		section("SYNOPSIS", cmd.UseLine())
+		section("SYNOPSIS", cli.UseLine(cmd))
 	}
 	long := cmd.Long
 	if long == "" {

@@ -72,7 +72,7 @@ func (a *app) measure(cmd *cobra.Command) error {
 		return usage("--metrics %s: the name ends in .prom, or node_exporter does not read it", safe(a.metricsFile))
 	}
 	m, err := newMeasured(a.metricsFile, func(err error) {
-		a.complain("metrics are not written: %s", safe(ofPage(err).Error()))
+		a.complain("metrics are not written: --metrics %s: %s", safe(redactURL(a.metricsFile)), safe(ofPage(err).Error()))
 	})
 	if err != nil {
 		return err

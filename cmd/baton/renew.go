@@ -94,6 +94,8 @@ func badHandle(err error) error {
 
 func (a *app) handle(args []string) (string, error) {
 	switch {
+	case len(args) == 1 && args[0] == "":
+		return "", usage("HANDLE is empty: it is what \"baton lock\" printed")
 	case len(args) == 1 && args[0] != "-":
 		return args[0], nil
 	case len(args) == 1:

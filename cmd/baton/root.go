@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/batonhq/baton"
@@ -25,6 +26,7 @@ import (
 	"github.com/batonhq/baton/server/page"
 	"github.com/batonhq/baton/store/pgstore"
 	"github.com/batonhq/baton/store/redisstore"
+	"github.com/batonhq/baton/store/sqlitestore"
 )
 
 // app is what all commands share.
@@ -34,7 +36,8 @@ type app struct {
 	messages       *messageWriter // to stderr
 
 	storeURL string
-	opened   string // the URL of the store that was opened, redacted
+	naming   *pflag.Flag // --store
+	opened   string      // the URL of the store that was opened, redacted
 	output   string
 	quiet    bool
 	verbose  bool
@@ -60,7 +63,12 @@ func run(args []string) int {
 	a := newApp(os.Stdin, os.Stdout, os.Stderr)
 	root := a.root()
 	root.SetArgs(args)
+	out := &cli.Out{Writer: a.stdout}
+	root.SetOut(out)
 	cmd, err := root.ExecuteC()
+	if err == nil && out.Err != nil {
+		err = &exit{Code: exitFailed, Err: out.Err}
+	}
 	if err == nil {
 		a.conclude(0)
 		a.messages.flush(lastPatience)
@@ -99,6 +107,7 @@ machines; it does not count a request that it refuses.
 To try a store out, to compare stores or limits, there is another command, baton-lab.`
 
 func (a *app) root() *cobra.Command {
+	var showVersion bool
 	root := &cobra.Command{
 		Use:   "baton",
 		Short: "Distributed locks and rate limits for commands and scripts",
@@ -110,6 +119,10 @@ func (a *app) root() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if showVersion {
+				fmt.Fprintln(cmd.OutOrStdout(), version()) // a cli.Out keeps the error
+				return nil
+			}
 			return cmd.Help()
 		},
 		SuggestionsMinimumDistance: 2,
@@ -118,13 +131,22 @@ func (a *app) root() *cobra.Command {
 	root.SetContext(context.Background())
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return err })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		// A flag behind KEY and another argument is one of the command: "--" is missing.
+		if args := c.Flags().Args(); len(args) > 1 && strings.Contains(c.Use, "-- COMMAND") {
+			return c.ValidateArgs(args)
+		}
+		return err
+	})
 
 	flags := root.PersistentFlags()
 	flags.SortFlags = false
-	flags.StringVarP(&a.storeURL, "store", "b", "", "`URL` of the store "+`("baton help stores"); BATON_STORE says the same;`+"\nby default a SQLite file in the user's state directory")
+	flags.StringVarP(&a.storeURL, "store", "b", "", "`URL` of the store "+`("baton help stores"); BATON_STORE says the same; by default a SQLite file in the user's state directory`)
+	a.naming = flags.Lookup("store")
 	flags.BoolVarP(&a.quiet, "quiet", "q", false, "say nothing but errors, on a terminal too")
 	flags.BoolVarP(&a.verbose, "verbose", "v", false, "say everything at once, and log what happens, to standard error")
+
+	root.Flags().BoolVar(&showVersion, "version", false, "show what this program was built from, as baton version does")
 
 	root.AddGroup(&cobra.Group{ID: "use", Title: "Use locks and limits:"}, &cobra.Group{ID: "look", Title: "Look at locks:"},
 		&cobra.Group{ID: "store", Title: "Look at stores:"})
@@ -227,6 +249,9 @@ func (a *app) url() (string, error) {
 	if a.storeURL != "" {
 		return a.storeURL, nil
 	}
+	if a.naming.Changed { // by a variable that is not set: the default store is this user's alone
+		return "", &exit{Code: exitConfig, Err: errors.New("the name of the store is empty: name one, or leave it out for the default store")}
+	}
 	if url := os.Getenv("BATON_STORE"); url != "" {
 		return url, nil
 	}
@@ -235,6 +260,18 @@ func (a *app) url() (string, error) {
 		return "", &exit{Code: exitConfig, Err: fmt.Errorf("%w; name a store with --store or BATON_STORE", err)}
 	}
 	return url, nil
+}
+
+// storeArgument takes the URL of the store from an argument, if there is one.
+func (a *app) storeArgument(args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case a.naming.Changed:
+		return usage("the store is named twice, by --store and by the argument")
+	}
+	a.storeURL, a.naming.Changed = args[0], true
+	return nil
 }
 
 // newFile looks whether the store is a file that does not exist, and returns what says,
@@ -283,7 +320,11 @@ func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener fun
 	case err == nil:
 		told()
 	case codeOf(err) == exitFailed:
-		err = &exit{Code: exitUnavailable, Err: err}
+		code := exitUnavailable
+		if file, ok := errors.AsType[*sqlitestore.FileError](err); ok && file.Problem != sqlitestore.ErrFull && file.Problem != sqlitestore.ErrIO {
+			code = exitConfig // it is as it is, until a person changes it
+		}
+		err = &exit{Code: code, Err: err}
 	}
 	if p.wait != nil {
 		*p.wait = max(*p.wait-time.Since(began), time.Millisecond)

@@ -66,8 +66,8 @@ before the lock is given back. On Linux so are those in other groups of the sess
 as "timeout" makes them, but not daemons (elsewhere use "timeout --foreground"). The
 lock is kept while a process remains that cannot be stopped, such as one under sudo. On
 Linux the command also dies if baton itself is killed, but not what the command has
-started. On Windows the command and what it starts are a job
-object, which ends with baton; TERM is Ctrl-Break there.
+started. On Windows the command and what it starts are a job object, which ends with
+baton; TERM is Ctrl-Break there.
 
 A request to release the lock ("baton ask") is printed, and sent to the command as a
 signal with --on-ask. "baton show @ask/$BATON_KEY" tells the command the reason.
@@ -121,12 +121,24 @@ func keyAndCommand(what string) cobra.PositionalArgs {
 		case len(args) == 1:
 			return usage("the command is missing: %s %s -- COMMAND", path, shellWord(args[0]))
 		case dash < 0:
-			return usage(`put "--" between %s and the command: %s %s -- %s …`, what, path, shellWord(args[0]), shellWord(args[1]))
+			return usage(`put "--" between %s and the command: %s %s -- %s …%s`, what, path, shellWord(args[0]), shellWord(args[1]), below(cmd, args))
 		case dash > 1:
 			return usage("one %s is enough: what is %q?", what, safe(args[1]))
 		}
 		return nil
 	}
+}
+
+// below names the commands below one, for arguments that may have been meant as one of them.
+func below(cmd *cobra.Command, args []string) string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		names = append(names, c.Name())
+	}
+	if len(args) != 2 || len(names) == 0 {
+		return ""
+	}
+	return "; commands of its own are " + strings.Join(names, ", ")
 }
 
 func (r *running) check(cmd *cobra.Command, key string) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,7 +13,7 @@ import (
 
 func (a *app) schemaCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "schema",
+		Use:   "schema COMMAND",
 		Short: "Print or apply the tables that a database needs",
 		Long: `A store in a database has tables. They are made by the first program that opens the
 store, if its user may. Where a database administrator does that, print the SQL for
@@ -56,8 +55,8 @@ that of the store. It may be run again, and does nothing to tables that are ther
 			}
 			return usage("unknown dialect %q: there are %s", safe(dialect), dialects)
 		}
-		fmt.Fprint(a.stdout, text)
-		return nil
+		_, err := a.stdout.WriteString(text)
+		return err
 	})
 	return cmd
 }
@@ -70,11 +69,8 @@ func (a *app) schemaApplyCommand() *cobra.Command {
 		Example: `  baton schema apply postgres://owner@db1/app?password-env=PW`,
 		Args:    noMoreThanOne("URL"),
 		RunE: does(func(ctx context.Context, args []string) error {
-			if len(args) == 1 {
-				if a.storeURL != "" {
-					return usage("the store is named twice, by --store and by the argument")
-				}
-				a.storeURL = args[0]
+			if err := a.storeArgument(args); err != nil {
+				return err
 			}
 			url, err := a.url()
 			if err != nil {

@@ -109,7 +109,7 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
 	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
 	f.StringArrayVar(&k.hosts, "host", nil, "host name accepted for unauthenticated requests, beside localhost (repeatable)")
-	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be\nrepeated")
+	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be repeated")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	f.DurationVar(&k.drain, "drain", 5*time.Second, "how long /readyz says no before a server that is stopped closes its port")

@@ -14,7 +14,7 @@ import (
 
 func (a *app) tokenCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "token",
+		Use:   "token COMMAND",
 		Short: "Make access tokens for the clients of baton serve, and check the file of roles",
 		Long: `An access token tells "baton serve" who a client is. The file of --roles says, in one line
 for each caller, what it may do; it has only hashes of access tokens (docs/security.md).
@@ -28,7 +28,7 @@ A fencing token is something else: the number that a lock comes with.`,
 
 func (a *app) tokenNewCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "new NAME [PREFIX=VERBS…]",
+		Use:   "new [flags] NAME [PREFIX=VERBS…]",
 		Short: "Make an access token, and the line for the file of roles",
 		Long: `Prints a new access token, which is shown this once, and the line for the file of roles,
 which has its hash. Give the access token to its client, and add the line to the file;

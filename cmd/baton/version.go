@@ -25,15 +25,7 @@ func (a *app) versionCommand() *cobra.Command {
 		if asJSON {
 			return printJSON(a.stdout, v, true)
 		}
-		text := "baton " + v.Version
-		if v.Revision != "" {
-			text += " (" + v.Revision
-			if v.Modified {
-				text += ", modified"
-			}
-			text += ")"
-		}
-		_, err = fmt.Fprintln(a.stdout, text+" "+v.Go+" "+v.Platform)
+		_, err = fmt.Fprintln(a.stdout, v)
 		return err
 	})
 	return cmd
@@ -46,6 +38,18 @@ type buildView struct {
 	Modified bool   `json:"modified,omitempty"`
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
+}
+
+func (v buildView) String() string {
+	text := "baton " + v.Version
+	if v.Revision != "" {
+		text += " (" + v.Revision
+		if v.Modified {
+			text += ", modified"
+		}
+		text += ")"
+	}
+	return text + " " + v.Go + " " + v.Platform
 }
 
 // What make release writes: a build outside of a clone knows it by nothing else.

@@ -67,14 +67,23 @@ var wantedValues = map[string]string{
 	"duration": "it is a duration, such as 30s, 5m or 1h30m",
 	"patience": "it is a duration, such as 30s, 5m or 1h30m, or forever",
 	"int":      "it is a whole number",
+	"int64":    "it is a whole number",
 	"intSlice": "they are whole numbers, with commas between them",
 	"uint64":   "it is a whole number, zero or more",
 }
 
-// Misspelt adds "did you mean" to cobra's errors about flags.
+// Misspelt writes cobra's errors as Baton's, and adds "did you mean" to those about flags.
 func Misspelt(cmd *cobra.Command, err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
 	text = strings.Join(strings.Fields(text), " ")
+	if of := together.FindStringSubmatch(text); of != nil {
+		text = flagNames(of[1]) + " exclude each other"
+	} else if of := required.FindStringSubmatch(text); of != nil {
+		text = flagNames(strings.NewReplacer(`"`, "", ",", "").Replace(of[1]))
+		text += map[bool]string{false: " is missing", true: " are missing"}[strings.Contains(text, " ")]
+	} else if of := unexpected.FindStringSubmatch(text); of != nil && cmd.HasParent() && !cmd.HasSubCommands() {
+		text = fmt.Sprintf("%s takes no argument: what is %s?", cmd.CommandPath(), of[1])
+	}
 	var unknown *pflag.NotExistError
 	if errors.As(err, &unknown) {
 		var names []string
@@ -104,6 +113,19 @@ func Misspelt(cmd *cobra.Command, err error) error {
 		return RedactURL(word)
 	})
 	return errors.New(text)
+}
+
+// What cobra says of flags that exclude each other, of flags that are missing, and of an
+// argument where there is none.
+var (
+	together   = regexp.MustCompile(`^if any flags in the group .*; \[(.*)\] were all set$`)
+	required   = regexp.MustCompile(`^required flag\(s\) (.*) not set$`)
+	unexpected = regexp.MustCompile(`^unknown command ("(?:[^"\\]|\\.)*") for `)
+)
+
+// flagNames writes names with spaces between them as flags.
+func flagNames(names string) string {
+	return "--" + strings.ReplaceAll(names, " ", " and --")
 }
 
 // urls are words with a URL, and quoted text with one.

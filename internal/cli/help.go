@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -9,6 +10,18 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
+
+// Out is standard output for cobra, which drops errors of writing help there: it keeps the first.
+type Out struct {
+	io.Writer
+	Err error
+}
+
+func (o *Out) Write(text []byte) (int, error) {
+	n, err := o.Writer.Write(text)
+	o.Err = cmp.Or(o.Err, err)
+	return n, err
+}
 
 // SetHelp makes help of one screen: the examples first, then the flags, and the first
 // paragraph. The command help says everything.
@@ -28,11 +41,13 @@ func SetHelp(root *cobra.Command) {
 		if c.Name() != "help" {
 			continue
 		}
-		c.Run = nil
+		c.Use, c.Run = "help [COMMAND]", nil
+		c.ValidArgsFunction = helpNames
+		c.Short, c.Long = "Say everything about a command or a topic", ""
 		c.RunE = func(_ *cobra.Command, args []string) error {
 			of, rest, err := root.Find(args)
 			// cobra's own prints a line, and exits with 0.
-			if of == nil || err != nil || len(rest) > 0 && of.HasSubCommands() {
+			if of == nil || err != nil || len(rest) > 0 {
 				return Usage("there is no help for %q: %s --help lists what there is", Safe(strings.Join(args, " ")), root.Name())
 			}
 			of.InitDefaultHelpFlag()
@@ -42,9 +57,32 @@ func SetHelp(root *cobra.Command) {
 	}
 }
 
+// helpNames proposes what there is help for: commands and topics.
+func helpNames(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	of, rest, err := c.Root().Find(args)
+	if err != nil || len(rest) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var names []string
+	for _, below := range of.Commands() {
+		if !below.Hidden && strings.HasPrefix(below.Name(), typed) {
+			names = append(names, cobra.CompletionWithDesc(below.Name(), below.Short))
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
 // printHelp prints what a command is for, how it is called, and a text.
 func printHelp(c *cobra.Command, text string) {
-	_, _ = io.WriteString(c.OutOrStdout(), HelpText(c, text))
+	_, _ = io.WriteString(c.OutOrStdout(), HelpText(c, text)) // an Out keeps the error
+}
+
+// UseLine is how a command is called. Where its Use has no [flags] it has no flag of its own.
+func UseLine(c *cobra.Command) string {
+	if strings.Contains(c.Use, "[flags]") {
+		return c.UseLine()
+	}
+	return strings.TrimSuffix(c.UseLine(), " [flags]")
 }
 
 // HelpText is the help of a command with a text, its first paragraph or all of it.
@@ -60,7 +98,7 @@ func HelpText(c *cobra.Command, text string) string {
 		section("Examples", c.Example)
 		return b.String()
 	}
-	use := c.UseLine()
+	use := UseLine(c)
 	if !c.HasParent() {
 		use = c.Name() + " COMMAND"
 	}

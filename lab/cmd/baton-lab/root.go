@@ -38,7 +38,12 @@ func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	root := a.root()
 	root.SetArgs(args)
+	out := &cli.Out{Writer: a.stdout}
+	root.SetOut(out)
 	cmd, err := root.ExecuteC()
+	if err == nil && out.Err != nil {
+		err = &exit{Code: cli.ExitFailed, Err: out.Err}
+	}
 	if err == nil {
 		return 0
 	}

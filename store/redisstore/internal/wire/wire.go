@@ -7,7 +7,6 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -163,8 +162,13 @@ type Node interface {
 // request.
 var ErrNotSent = errors.New("not sent")
 
-// NotSent marks err.
-func NotSent(err error) error { return fmt.Errorf("%w: %w", ErrNotSent, err) }
+// NotSent marks err, and leaves its text.
+func NotSent(err error) error { return notSent{err} }
+
+type notSent struct{ error }
+
+func (n notSent) Is(target error) bool { return target == ErrNotSent }
+func (n notSent) Unwrap() error        { return n.error }
 
 // ServerError is an error that the server answered.
 type ServerError struct{ Text string }

@@ -132,7 +132,7 @@ func lockFile(path string) (*os.File, error) {
 	}
 	_ = f.Close()
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		return nil, fmt.Errorf("agent: another agent lives at this socket: it has locked %q", path)
+		return nil, fmt.Errorf("agent: another agent or server lives at this socket: it has locked %q", path)
 	}
 	return nil, fmt.Errorf("agent: locking %q: %w", path, err)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -34,8 +33,7 @@ type serving struct {
 	asking  // for --ttl
 	socket  string
 	systemd bool
-	mode    string
-	group   string
+	at      socketFlags
 	users   []string
 	maxHold time.Duration
 	rules   []string
@@ -44,9 +42,7 @@ type serving struct {
 	keep    time.Duration
 	page    string
 
-	perm fs.FileMode // after check
-	gid  int         // -1: as it is
-	uids []uint32    // nil: all
+	uids []uint32 // after check; nil: all
 }
 
 func (a *app) agentCommand() *cobra.Command {
@@ -98,8 +94,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	f := cmd.Flags()
 	f.StringVar(&k.socket, "socket", "", "path of the Unix socket")
 	f.BoolVar(&k.systemd, "systemd", false, "take the socket from systemd")
-	f.StringVar(&k.mode, "mode", "0660", "mode of the socket: users with write permission can use it")
-	f.StringVar(&k.group, "group", "", "group that the socket is given to (default: that of the agent)")
+	k.at.register(f)
 	f.StringArrayVar(&k.users, "user", nil, "user, by name or number, that may use it (repeatable; default: all that the mode allows)")
 	f.DurationVar(&k.maxHold, "max-hold", 0, "end the session of a client that has held a lock for this long (default: never)")
 	f.DurationVar(&k.ttl, "ttl", baton.DefaultTTL, "how long a lock outlives an agent that crashed")
@@ -153,21 +148,8 @@ func (k *serving) check(cmd *cobra.Command) error {
 			return err
 		}
 	}
-	mode, err := strconv.ParseUint(k.mode, 8, 9)
-	if err != nil {
-		return usage("--mode %s: it is an octal number, such as 0660", safe(k.mode))
-	}
-	k.perm, k.gid = fs.FileMode(mode), -1
-	if k.group != "" {
-		if k.gid, err = number(k.group, func() (string, error) {
-			g, err := user.LookupGroup(k.group)
-			if err != nil {
-				return "", err
-			}
-			return g.Gid, nil
-		}); err != nil {
-			return usage("--group %s: %w", safe(k.group), err)
-		}
+	if err := k.at.check(); err != nil {
+		return err
 	}
 	for _, name := range k.users {
 		uid, err := number(name, func() (string, error) {
@@ -185,19 +167,6 @@ func (k *serving) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// number is a number, or that of the name that find finds.
-func number(text string, find func() (string, error)) (int, error) {
-	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
-		return int(n), nil
-	}
-	found, err := find()
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseUint(found, 10, 32)
-	return int(n), err
-}
-
 // listen makes the socket, or takes the one of systemd.
 func (k *serving) listen() (net.Listener, error) {
 	if k.systemd {
@@ -212,25 +181,7 @@ func (k *serving) listen() (net.Listener, error) {
 		}
 		return l, nil
 	}
-	mode := k.perm
-	if k.gid >= 0 {
-		mode &^= 0o070 // of the group that the socket has at first
-	}
-	l, err := agent.Listen(k.socket, mode)
-	if err != nil {
-		return nil, &exit{Code: exitConfig, Err: err}
-	}
-	if k.gid >= 0 {
-		err = os.Chown(k.socket, -1, k.gid)
-		if err == nil {
-			err = os.Chmod(k.socket, k.perm)
-		}
-		if err != nil {
-			l.Close()
-			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--group %s: %w", safe(k.group), err)}
-		}
-	}
-	return l, nil
+	return k.at.listen(k.socket)
 }
 
 // serveAgent answers clients until a signal comes.

@@ -21,7 +21,7 @@ func TestSocketOfAGroup(t *testing.T) {
 	if os.Geteuid() == 0 {
 		group = 65534
 	}
-	k := &serving{socket: filepath.Join(dir, "s"), perm: 0o660, gid: group}
+	k := &serving{socket: filepath.Join(dir, "s"), at: socketFlags{perm: 0o660, gid: group}}
 	l, err := k.listen()
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func TestSocketOfAGroup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gid := info.Sys().(*syscall.Stat_t).Gid; info.Mode().Perm() != k.perm || int(gid) != group {
+	if gid := info.Sys().(*syscall.Stat_t).Gid; info.Mode().Perm() != k.at.perm || int(gid) != group {
 		t.Errorf("it has the mode %v and the group %d", info.Mode(), gid)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/signal"
 	"strings"
@@ -17,12 +18,14 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
 	"github.com/batonhq/baton/internal/httpguard"
 	"github.com/batonhq/baton/internal/ownfile"
+	"github.com/batonhq/baton/internal/remote"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/internal/textfile"
 	"github.com/batonhq/baton/once"
@@ -46,6 +49,11 @@ type serverFlags struct {
 	audit    string
 	drain    time.Duration
 	drains   bool // also if nobody has asked for readiness
+	socket   string
+	at       socketFlags
+	plain    bool
+	trusted  []string
+	proxies  remote.Addresses // after check
 }
 
 // failAfter is how long a store may take to decide, where a rule does not say.
@@ -68,11 +76,13 @@ before one store. They share the secret of --secret-file, so that a lease which 
 them has given can be renewed at another; without the file a server draws a secret that
 ends with it.
 
-What is not loopback needs TLS (--tls-cert, --tls-key), and callers that are told apart:
-by access tokens (--roles, see "baton token"), by certificates (--client-ca), or both.
-The file of --roles says what each caller may do. With --client-ca alone each client
-with a certificate may do everything. On loopback without them, every user of the machine
-may; a web page may not.
+What is neither loopback nor a Unix socket (--listen unix:PATH) needs callers that are told
+apart, by access tokens (--roles, see "baton token"), by certificates (--client-ca), or both;
+and TLS (--tls-cert, --tls-key), unless a mesh encrypts before this server and you say so
+(--plaintext-behind-proxy). The file of --roles says what each caller may do. With
+--client-ca alone each client with a certificate may do everything. On loopback without
+them, every user of the machine may, and at a socket those who can write it; a web page may
+not.
 
 The files of --roles, --secret-file and TLS are read again when they change, and on HUP. If
 there is a mistake in one, what it said before stays in force. A secret is replaced by way
@@ -102,12 +112,15 @@ The audit has a line of JSON for every break, every denial and every change of r
 		Args: cobra.NoArgs,
 	}
 	f := cmd.Flags()
-	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT` to listen at; without a host, all addresses of this machine")
+	f.StringVar(&k.listen, "listen", "127.0.0.1:7420", "`HOST:PORT` or unix:PATH to listen at; without a host, all addresses of this machine")
+	k.at.register(f)
 	f.StringVar(&k.secret, "secret-file", "", "`FILE` with the secret that all servers of the store share: 32 random bytes in Base64, a line each")
 	f.StringVar(&k.roles, "roles", "", "`FILE` of roles: who callers are, and what each may do")
 	f.StringVar(&k.cert, "tls-cert", "", "`FILE` with the certificate of the server, in PEM")
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
 	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
+	f.BoolVar(&k.plain, "plaintext-behind-proxy", false, "a mesh or proxy before this server encrypts: callers with access tokens need no TLS")
+	f.StringArrayVar(&k.trusted, "trust-proxy", nil, "`CIDR` of proxies, or unix, whose PROXY protocol and X-Forwarded-For tell the audit's\nremote; may be repeated")
 	f.StringArrayVar(&k.hosts, "host", nil, "host name accepted for unauthenticated requests, beside localhost (repeatable)")
 	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be repeated")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")
@@ -115,13 +128,55 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.DurationVar(&k.drain, "drain", 5*time.Second, "how long /readyz says no before a server that is stopped closes its port")
 	cmd.RunE = does(func(ctx context.Context, _ []string) error {
 		a.speakUp() // what it says is a log
-		if k.drain < 0 {
-			return usage("--drain %v: it is a duration, or 0", k.drain)
+		if err := k.check(f); err != nil {
+			return err
 		}
-		k.drains = f.Changed("drain")
 		return a.serve(ctx, k)
 	})
 	return cmd
+}
+
+// check refuses flags that make no sense, before anything is opened.
+func (k *serverFlags) check(f *pflag.FlagSet) error {
+	k.drains = f.Changed("drain")
+	path, unix := strings.CutPrefix(k.listen, "unix:")
+	if unix {
+		k.socket = path
+	}
+	switch {
+	case k.drain < 0:
+		return usage("--drain %v: it is a duration, or 0", k.drain)
+	case unix && k.socket == "":
+		return usage("--listen unix: the path is missing, such as unix:/run/baton/serve.sock")
+	case !unix && (f.Changed("mode") || f.Changed("group")):
+		return usage("--mode and --group are of a Unix socket: --listen unix:PATH")
+	case k.plain && k.cert != "":
+		return usage("--plaintext-behind-proxy is for a server without TLS: leave out --tls-cert, or the other")
+	}
+	if err := k.at.check(); err != nil {
+		return err
+	}
+	for _, text := range k.trusted {
+		if text == "unix" {
+			k.proxies.Socket = true
+			continue
+		}
+		p, err := netip.ParsePrefix(text)
+		if addr, ofOne := netip.ParseAddr(text); ofOne == nil {
+			p, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return usage("--trust-proxy %s: it is a network such as 10.0.0.0/28, an address, or unix", safe(text))
+		}
+		k.proxies.Trusted = append(k.proxies.Trusted, p)
+	}
+	if k.proxies.V4, k.proxies.V6 = 32, 128; len(k.trusted) > 0 {
+		k.proxies.Form = remote.XForwardedFor
+	}
+	if err := k.proxies.Check(); err != nil {
+		return usage("--trust-proxy: %w", err)
+	}
+	return nil
 }
 
 // serve answers calls until a signal comes.
@@ -144,10 +199,11 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 		return err
 	}
 	a.recent = page.NewRecent()
-	l, err := files.door.Listen()
+	l, err := files.listen()
 	if err != nil {
-		return &exit{Code: exitConfig, Err: err}
+		return err
 	}
+	defer l.Close()
 	front := &front{}
 	h := server.HTTPServer(files.door.Handler(front))
 	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
@@ -273,7 +329,7 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		return nil, err
 	}
 	f.door, err = httpguard.New(httpguard.Config{
-		Address: k.listen, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
+		Address: k.listen, Socket: k.socket != "", Plaintext: k.plain, Proxies: k.proxies, Roles: f.roles, Certificate: k.cert, Key: k.key, ClientCA: k.clientCA, Hosts: k.hosts,
 		Open: []string{"/healthz", "/readyz", server.HealthPath, "/"}, Logger: a.warner(),
 		Proxied: server.Proxied,
 		Denied:  func(from string, err error) { f.log.Warn("a call was refused", "remote", from, "reason", err.Error()) },
@@ -296,11 +352,28 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	return f, nil
 }
 
+// listen listens where the flags say.
+func (f *served) listen() (net.Listener, error) {
+	if f.flags.socket != "" {
+		l, err := f.flags.at.listen(f.flags.socket)
+		if err != nil {
+			return nil, err
+		}
+		return f.door.Over(l), nil
+	}
+	l, err := f.door.Listen()
+	if err != nil {
+		return nil, &exit{Code: exitConfig, Err: err}
+	}
+	return l, nil
+}
+
 // doorError says which flags make a door unsafe, and which file is wrong.
 func doorError(err error) error {
 	if of, ok := errors.AsType[*httpguard.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
-			"a CA of clients", "--client-ca", "access tokens, or", "--roles, or")
+			"a CA of clients", "--client-ca", "access tokens, or", "--roles, or",
+			"confirm that a mesh encrypts what is on the way", "confirm that a mesh encrypts what is on the way (--plaintext-behind-proxy)")
 		return usage("--listen: %s", flags.Replace(of.Reason))
 	}
 	if of, ok := errors.AsType[*httpguard.FileError](err); ok {
@@ -399,8 +472,13 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	if f.secrets == nil {
 		a.say("without --secret-file only this server can renew the leases that it grants, until it restarts; limits do not need it")
 	}
-	if f.door.Everyone() {
+	if f.door.Everyone() && f.flags.socket == "" {
 		a.say("without --roles every user of this machine may do everything")
+	} else if f.door.Everyone() {
+		a.say("without --roles every user who can write the socket may do everything")
+	}
+	if f.flags.plain {
+		a.say("without TLS: who is between the clients and this server can read access tokens, unless what is before it encrypts")
 	}
 	if f.roles == nil && f.flags.clientCA != "" {
 		a.say("without --roles every client with a certificate may do everything")
@@ -409,7 +487,11 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	if f.flags.cert != "" {
 		scheme = "https"
 	}
-	a.say("server over store %s listens at %s://%s", a.opened, scheme, l.Addr())
+	at := scheme + "://" + l.Addr().String()
+	if f.flags.socket != "" {
+		at = "unix:" + safe(f.flags.socket)
+	}
+	a.say("server over store %s listens at %s", a.opened, at)
 	a.tellSupervisor("READY=1")
 }
 

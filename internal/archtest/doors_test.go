@@ -50,7 +50,7 @@ const doors = `
 	internal/acquire:   driver internal/bootclock internal/leasemath
 	internal/bound:
 	ratelimit:          driver driver/* internal/bootclock internal/local internal/quick internal/rate
-	ratelimit/*:        ratelimit ratelimit/internal/front
+	ratelimit/*:        ratelimit ratelimit/internal/front internal/remote
 	ratelimit/rules:    driver driver/* ratelimit internal/ownfile internal/suggest
 	once:               baton driver driver/check
 	once/*:             baton driver driver/check once once/internal/*

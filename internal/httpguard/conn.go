@@ -15,7 +15,7 @@ import (
 const writeTimeout = 30 * time.Second
 
 // Bound makes of l a listener with at most so many connections at a time, and half of them
-// from one address. What is beyond that is closed at once, and log gets a warning. A
+// from one address. Those of a Unix socket have no address. What is beyond that is closed at once, and log gets a warning. A
 // connection fails whose client does not read for half a minute.
 func Bound(l net.Listener, most int, log *slog.Logger) net.Listener {
 	return &listener{Listener: l, most: most, log: log, from: make(map[netip.Addr]int)}
@@ -59,7 +59,7 @@ func addressOf(c net.Conn) netip.Addr {
 func (l *listener) enter(from netip.Addr) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open >= l.most || l.from[from] >= (l.most+1)/2 {
+	if l.open >= l.most || from.IsValid() && l.from[from] >= (l.most+1)/2 {
 		if !l.full {
 			l.log.Warn("too many connections: new ones are closed", "open", l.open, "from", from, "open from there", l.from[from])
 		}

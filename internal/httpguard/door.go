@@ -20,7 +20,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pires/go-proxyproto"
+
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/remote"
 	"github.com/batonhq/baton/internal/roles"
 )
 
@@ -28,6 +31,18 @@ import (
 type Config struct {
 	// Address is HOST:PORT. Without a host it is all of this machine.
 	Address string
+
+	// Socket says that what listens is a Unix socket, whose mode says who reaches it, and
+	// not Address.
+	Socket bool
+
+	// Plaintext says that what is before this machine encrypts, such as the proxies of a
+	// mesh: then callers with access tokens are served without TLS on every address.
+	Plaintext bool
+
+	// Proxies are believed when they tell the address of their client, by the PROXY protocol
+	// or by X-Forwarded-For: it becomes the RemoteAddr of requests. Defaults to none.
+	Proxies remote.Addresses
 
 	// Roles are the callers, and what they may do. Defaults to none.
 	Roles *roles.File
@@ -87,22 +102,25 @@ func New(cfg Config) (*Door, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Door{cfg: cfg}
-	var err error
-	if d.address, err = net.ResolveTCPAddr("tcp", cfg.Address); err != nil {
-		return nil, &UnsafeError{fmt.Sprintf("the address is HOST:PORT, such as 127.0.0.1:7420: %v", err)}
+	local := cfg.Socket
+	if !cfg.Socket {
+		var err error
+		if d.address, err = net.ResolveTCPAddr("tcp", cfg.Address); err != nil {
+			return nil, &UnsafeError{fmt.Sprintf("the address is HOST:PORT, such as 127.0.0.1:7420: %v", err)}
+		}
+		local = d.address.IP != nil && d.address.IP.IsLoopback()
 	}
-	loopback := d.address.IP != nil && d.address.IP.IsLoopback()
 	encrypted, identified := cfg.Certificate != "" && cfg.Key != "", cfg.Roles != nil || cfg.ClientCA != ""
 	switch {
 	case (cfg.Certificate == "") != (cfg.Key == ""):
 		return nil, &UnsafeError{"TLS needs both the certificate and its key"}
 	case cfg.ClientCA != "" && !encrypted:
 		return nil, &UnsafeError{"certificates of clients need TLS: give a certificate and its key, too"}
-	case !loopback && !encrypted && !identified:
+	case !local && !encrypted && !identified && !cfg.Plaintext:
 		return nil, &UnsafeError{"other machines could reach this address: give a certificate and its key, and access tokens, or a CA of clients; or listen on loopback, such as 127.0.0.1:7420"}
-	case !loopback && !encrypted:
-		return nil, &UnsafeError{"other machines could reach this address, and read the access tokens on the way: give a certificate and its key; or listen on loopback, behind a proxy that speaks TLS"}
-	case !loopback && !identified:
+	case !local && !encrypted && !cfg.Plaintext:
+		return nil, &UnsafeError{"other machines could reach this address, and read the access tokens on the way: give a certificate and its key; or listen on loopback, behind a proxy that speaks TLS; or confirm that a mesh encrypts what is on the way"}
+	case !local && !identified:
 		return nil, &UnsafeError{"other machines could reach this address, and do everything: give access tokens, or a CA of clients; or listen on loopback"}
 	case !identified:
 		d.everyone = roles.Everything("")
@@ -118,13 +136,46 @@ func New(cfg Config) (*Door, error) {
 // Everyone reports whether all may do everything.
 func (d *Door) Everyone() bool { return d.everyone != nil }
 
-// Listen listens at the address. The listener bounds the connections.
+// Listen listens at the address, as Over does.
 func (d *Door) Listen() (net.Listener, error) {
 	l, err := net.ListenTCP("tcp", d.address)
 	if err != nil {
 		return nil, err
 	}
-	return Bound(l, d.cfg.MaxConns, d.cfg.Logger), nil
+	return d.Over(l), nil
+}
+
+// Over bounds the connections of a listener, and reads what proxies say of their clients
+// before a connection's first byte.
+func (d *Door) Over(l net.Listener) net.Listener {
+	l = Bound(l, d.cfg.MaxConns, d.cfg.Logger)
+	if d.cfg.Proxies.Form == remote.NotForwarded {
+		return l
+	}
+	policy := func(o proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
+		if peer, _ := remote.Node(o.Upstream.String()); d.cfg.Proxies.Believes(peer, o.Downstream.Network() == "unix") {
+			return proxyproto.USE, nil // it may say nothing
+		}
+		return proxyproto.SKIP, nil // what others say is no request
+	}
+	return &proxyproto.Listener{Listener: l, ConnPolicy: policy, ReadHeaderTimeout: proxyTimeout}
+}
+
+// proxyTimeout is how long a proxy may take to say who its client is.
+const proxyTimeout = 5 * time.Second
+
+// remote is the address of the client, as far as proxies are believed.
+func (d *Door) remote(r *http.Request) string {
+	peer, _ := remote.Node(r.RemoteAddr)
+	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
+	socket := ok && local.Network() == "unix"
+	switch client := d.cfg.Proxies.Of(peer, socket, r.Header["X-Forwarded-For"]); {
+	case client != peer:
+		return client.String()
+	case socket && !peer.IsValid():
+		return "unix"
+	}
+	return r.RemoteAddr
 }
 
 // TLS is for an http.Server, or nil if the door speaks no TLS.
@@ -140,6 +191,7 @@ func (d *Door) TLS() *tls.Config {
 // Handler refuses what must not reach h.
 func (d *Door) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.RemoteAddr = d.remote(r)
 		if err := d.foreign(r); err != nil {
 			d.refuse(w, r, http.StatusForbidden, err)
 			return
@@ -279,9 +331,10 @@ func (e *ForeignError) Error() string { return e.Reason }
 // foreign refuses what a browser sends for the page of another site. Such a request comes
 // from loopback, or with the certificate of the user.
 func (d *Door) foreign(r *http.Request) error {
-	// No browser speaks HTTP/2 without TLS. Proxies do, and call this host as they like.
+	// No browser speaks HTTP/2 without TLS, or reaches a socket. Proxies do, and call this host
+	// as they like.
 	browser := r.ProtoMajor < 2 || r.TLS != nil
-	if d.everyone != nil && browser && !d.knows(r.Host) {
+	if d.everyone != nil && browser && !d.cfg.Socket && !d.knows(r.Host) {
 		return &ForeignError{fmt.Sprintf("the request is for the host %q, which is not this one: use localhost, or name it with --host", r.Host)}
 	}
 	if d.cfg.Proxied != nil && d.cfg.Proxied(r) {

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
+	"github.com/batonhq/baton/internal/remote"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
@@ -55,19 +56,19 @@ func Networks(ipv4, ipv6 int) Option {
 // caller is the connection's peer. Name the proxies' own addresses and nothing
 // wider: every host in these networks can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
-	return func(i *Interceptor) { i.trust(front.XForwardedFor, proxies) }
+	return func(i *Interceptor) { i.trust(remote.XForwardedFor, proxies) }
 }
 
 // TrustForwarded is TrustXForwardedFor for forwarded (RFC 7239).
 func TrustForwarded(proxies ...netip.Prefix) Option {
-	return func(i *Interceptor) { i.trust(front.Forwarded, proxies) }
+	return func(i *Interceptor) { i.trust(remote.Forwarded, proxies) }
 }
 
 // TrustSocket also believes every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(i *Interceptor) { i.addresses.Socket = true } }
 
-func (i *Interceptor) trust(form front.Form, proxies []netip.Prefix) {
-	if i.addresses.Form != front.NotForwarded && i.addresses.Form != form {
+func (i *Interceptor) trust(form remote.Form, proxies []netip.Prefix) {
+	if i.addresses.Form != remote.NotForwarded && i.addresses.Form != form {
 		i.err = errors.New("one of x-forwarded-for and forwarded can be believed: proxies that set the one pass on the other as the caller wrote it")
 	}
 	i.addresses.Form = form
@@ -117,7 +118,7 @@ type Interceptor struct {
 	cost      func(context.Context, string, any) int64
 	skip      func(context.Context, string) bool
 	messages  bool
-	addresses front.Addresses
+	addresses remote.Addresses
 	refused   func(context.Context, string, ratelimit.Result) error
 	failed    func(context.Context, string, error) error
 	fallback  func(context.Context, string, ratelimit.Result)
@@ -157,7 +158,7 @@ func NewFunc(decide func(context.Context, Call) (ratelimit.Result, error), opts 
 }
 
 func (i *Interceptor) with(opts []Option) (*Interceptor, error) {
-	i.addresses, i.failed = front.Addresses{V4: 32, V6: 64}, fail
+	i.addresses, i.failed = remote.Addresses{V4: 32, V6: 64}, fail
 	for _, o := range opts {
 		o(i)
 	}
@@ -288,14 +289,14 @@ func (i *Interceptor) client(ctx context.Context) string {
 	var addr netip.Addr
 	socket := false
 	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		addr, _ = front.Node(p.Addr.String())
+		addr, _ = remote.Node(p.Addr.String())
 		socket = p.Addr.Network() == "unix"
 	}
 	var lines []string
 	switch i.addresses.Form {
-	case front.XForwardedFor:
+	case remote.XForwardedFor:
 		lines = metadata.ValueFromIncomingContext(ctx, "x-forwarded-for")
-	case front.Forwarded:
+	case remote.Forwarded:
 		lines = metadata.ValueFromIncomingContext(ctx, "forwarded")
 	}
 	return i.addresses.Key(i.addresses.Of(addr, socket, lines))

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/batonhq/baton/internal/remote"
 	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
@@ -48,19 +49,19 @@ func Networks(ipv4, ipv6 int) Option {
 // client is the connection's peer. Name the proxies' own addresses and nothing
 // wider: every host in these networks can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
-	return func(l *limit) { l.trust(front.XForwardedFor, proxies) }
+	return func(l *limit) { l.trust(remote.XForwardedFor, proxies) }
 }
 
 // TrustForwarded is TrustXForwardedFor for the header Forwarded (RFC 7239).
 func TrustForwarded(proxies ...netip.Prefix) Option {
-	return func(l *limit) { l.trust(front.Forwarded, proxies) }
+	return func(l *limit) { l.trust(remote.Forwarded, proxies) }
 }
 
 // TrustSocket also believes every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(l *limit) { l.addresses.Socket = true } }
 
-func (l *limit) trust(form front.Form, proxies []netip.Prefix) {
-	if l.addresses.Form != front.NotForwarded && l.addresses.Form != form {
+func (l *limit) trust(form remote.Form, proxies []netip.Prefix) {
+	if l.addresses.Form != remote.NotForwarded && l.addresses.Form != form {
 		l.err = errors.New("one of X-Forwarded-For and Forwarded can be believed: proxies that set the one pass on the other as the client wrote it")
 	}
 	l.addresses.Form = form
@@ -120,7 +121,7 @@ type limit struct {
 	key       Key
 	cost      func(*http.Request) int64
 	skip      func(*http.Request) bool
-	addresses front.Addresses
+	addresses remote.Addresses
 	fields    Fields
 	refused   func(http.ResponseWriter, *http.Request, ratelimit.Result)
 	failed    func(http.ResponseWriter, *http.Request, http.Handler, error)
@@ -155,7 +156,7 @@ func NewFunc(decide func(r *http.Request, client string) (ratelimit.Result, erro
 }
 
 func (l *limit) middleware(opts []Option) (func(next http.Handler) http.Handler, error) {
-	l.addresses, l.fields, l.failed = front.Addresses{V4: 32, V6: 64}, Draft, fail
+	l.addresses, l.fields, l.failed = remote.Addresses{V4: 32, V6: 64}, Draft, fail
 	for _, o := range opts {
 		o(l)
 	}
@@ -226,16 +227,16 @@ func (l *limit) answer(r *http.Request, cost int64) (front.Answer, error) {
 
 // client is the key part for the address of a request's client.
 func (l *limit) client(r *http.Request) string {
-	peer, _ := front.Node(r.RemoteAddr)
+	peer, _ := remote.Node(r.RemoteAddr)
 	socket := false
 	if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
 		socket = local.Network() == "unix"
 	}
 	var lines []string
 	switch l.addresses.Form {
-	case front.XForwardedFor:
+	case remote.XForwardedFor:
 		lines = r.Header["X-Forwarded-For"]
-	case front.Forwarded:
+	case remote.Forwarded:
 		lines = r.Header["Forwarded"]
 	}
 	return l.addresses.Key(l.addresses.Of(peer, socket, lines))

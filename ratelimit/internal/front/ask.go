@@ -1,3 +1,5 @@
+// Package front is shared by the packages that put limits in front of a server: who
+// the caller is, what its key is, and how it is told the decision.
 package front
 
 import (

@@ -1,6 +1,5 @@
-// Package front is shared by the packages that put limits in front of a server: who
-// the caller is, what its key is, and how it is told the decision.
-package front
+// Package remote tells the address of a client that may be behind proxies.
+package remote
 
 import (
 	"fmt"
@@ -65,6 +64,12 @@ func (a *Addresses) trusts(addr netip.Addr) bool {
 	return false
 }
 
+// Believes reports whether a peer is a proxy that is believed. One of a Unix socket has the
+// zero Addr and socket is true.
+func (a *Addresses) Believes(peer netip.Addr, socket bool) bool {
+	return a.Form != NotForwarded && (a.trusts(peer.Unmap().WithZone("")) || a.Socket && socket && !peer.IsValid())
+}
+
 // maxHops is the most proxies that a request is traced back through.
 const maxHops = 64
 
@@ -77,7 +82,7 @@ const maxHops = 64
 // A peer of a Unix socket has the zero Addr and socket is true.
 func (a *Addresses) Of(peer netip.Addr, socket bool, lines []string) netip.Addr {
 	peer = peer.Unmap().WithZone("")
-	if a.Form == NotForwarded || !a.trusts(peer) && (!a.Socket || !socket || peer.IsValid()) {
+	if !a.Believes(peer, socket) {
 		return peer
 	}
 	caller := peer

@@ -1,4 +1,4 @@
-package front
+package remote
 
 import (
 	"net/netip"

@@ -9,7 +9,6 @@ import (
 
 	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/internal/textwidth"
-	"github.com/batonhq/baton/lab/charts"
 	"github.com/batonhq/baton/lab/language"
 	"github.com/batonhq/baton/lab/markup"
 )
@@ -25,7 +24,7 @@ func PictureName(question string, l language.Language) string {
 // Draw writes the record's picture as SVG, in a language. It depends on
 // nothing else, and follows the reader's choice of light or dark.
 func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
-	c := &canvas{m: markup.New(w), in: l}
+	c := &canvas{m: markup.New(w), in: l, wide: wide}
 	var body func()
 	height := 0.0
 	switch {
@@ -42,15 +41,15 @@ func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
 	}
 	titles := c.wrap(title, 15*bold, wide-24)
 	top := 14 + 20*float64(len(titles))
-	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", wide, charts.Length(top+height)),
-		"width", wide, "height", charts.Length(top+height), "role", "img", "aria-label", title, "lang", l)
-	c.m.Raw("\n<style>" + style + "</style>\n")
-	c.m.Empty("rect", "width", wide, "height", charts.Length(top+height), "class", "paper")
+	c.m.Start("svg", "xmlns", "http://www.w3.org/2000/svg", "viewBox", fmt.Sprintf("0 0 %d %s", wide, length(top+height)),
+		"width", wide, "height", length(top+height), "role", "img", "aria-label", title, "lang", l)
+	c.m.Raw("\n<style>" + Style + "</style>\n")
+	c.m.Empty("rect", "width", wide, "height", length(top+height), "class", "paper")
 	for i, line := range titles {
-		c.m.Element("text", line, "x", 12, "y", charts.Length(22+20*float64(i)), "class", "title")
+		c.m.Element("text", line, "x", 12, "y", length(22+20*float64(i)), "class", "title")
 	}
 	c.m.Raw("\n")
-	c.m.Start("g", "transform", "translate(0 "+charts.Length(top)+")")
+	c.m.Start("g", "transform", "translate(0 "+length(top)+")")
 	body()
 	c.m.End()
 	c.m.Raw("\n")
@@ -59,31 +58,32 @@ func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
 	return c.m.Flush()
 }
 
-// The colours of what happens are those of Okabe and Ito, which people with any sight of
+// Style is that of all pictures. The colours of what happens are those of Okabe and Ito, which people with any sight of
 // colours can tell apart; each kind has a pattern or a shape of its own, too. TestPalette
-// sees that any two of the eight lines can be told apart as well; the second of them is the
-// orange of what goes wrong.
-const style = `
+// sees that any two of the ten lines can be told apart as well.
+const Style = `
 svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #fff }
 .title { font-weight: 600; font-size: 15px } .small { font-size: 12px } .soft { fill: #555 } .bold { font-weight: 600 }
 .rule { stroke: #888; stroke-opacity: .35; fill: none } .lane { stroke: #888; stroke-opacity: .5 }
 .holds { fill: #0072b2 } .shares { fill: #56b4e9 } .waits { fill: #e4e4e4; stroke: #888 } .wrong { fill: #d55e00 } .works { fill: #009e73 }
 .paused { fill: #f0e442; stroke: #8a8200 } .down { fill: #777 } .in { fill: #fff } .in-waits, .in-paused, .in-shares { fill: #1a1a1a }
 .good { fill: #007a59 } .bad { fill: #c44900 } .plain { fill: #333 } text.bad { fill: #b34300 } path.good, path.bad, path.plain { stroke: #fff; stroke-width: 3; paint-order: stroke }
-.s0 { --c: #0072b2 } .s1 { --c: #d55e00 } .s2 { --c: #009e73 } .s3 { --c: #7d3f68 } .s4 { --c: #8e81f8 } .s5 { --c: #1a1a1a } .s6 { --c: #145638 } .s7 { --c: #030ebf }
+.s0 { --c: #0000c0 } .s1 { --c: #ed39a9 } .s2 { --c: #00ad0d } .s3 { --c: #3f173d } .s4 { --c: #865900 } .s5 { --c: #7c8bff } .s6 { --c: #661200 } .s7 { --c: #027676 } .s8 { --c: #484441 } .s9 { --c: #969481 }
 .line { fill: none; stroke: var(--c); stroke-width: 2 } .dot { fill: var(--c) } text.name { fill: var(--c) }
+.range { stroke: var(--c); opacity: .55 } .lead { fill: none; stroke: var(--c); stroke-width: .8; stroke-dasharray: 2 1.5 }
 @media (prefers-color-scheme: dark) {
  text { fill: #e8e6e3 } .paper { fill: #15181c } .soft { fill: #aaa } .rule, .lane { stroke: #999 }
  .holds { fill: #3b9fdc } .waits { fill: #33383e } .wrong { fill: #ff8540 } .works { fill: #2cc295 } .down { fill: #999 } .in { fill: #000 } .in-waits { fill: #e8e6e3 } .in-paused, .in-shares { fill: #000 }
  .good { fill: #2cc295 } .bad, text.bad { fill: #ff8540 } .plain { fill: #ccc } path.good, path.bad, path.plain { stroke: #15181c }
- .s0 { --c: #4ba8e0 } .s1 { --c: #ff8540 } .s2 { --c: #a8f4a7 } .s3 { --c: #9f6b9a } .s4 { --c: #737501 } .s5 { --c: #e8e6e3 } .s6 { --c: #407e5d } .s7 { --c: #3d6bf7 }
+ .s0 { --c: #8912fb } .s1 { --c: #f2548d } .s2 { --c: #a7ffc0 } .s3 { --c: #eef511 } .s4 { --c: #b39519 } .s5 { --c: #958cff } .s6 { --c: #a24b09 } .s7 { --c: #0db5ae } .s8 { --c: #14715b } .s9 { --c: #e5ebff }
 }
 `
 
 // A canvas is the picture while it is drawn.
 type canvas struct {
-	m  *markup.Writer
-	in language.Language
+	m    *markup.Writer
+	in   language.Language
+	wide float64 // pixels
 }
 
 func wideRune(r rune) bool { return textwidth.OfRune(r) == 2 }
@@ -131,7 +131,7 @@ var shapes = map[MarkKind][2]string{
 
 func (c *canvas) shape(k MarkKind, x, y float64) {
 	s := shapes[k]
-	c.m.Empty("path", "class", s[0], "fill-rule", "evenodd", "d", s[1], "transform", "translate("+charts.Length(x)+" "+charts.Length(y)+")")
+	c.m.Empty("path", "class", s[0], "fill-rule", "evenodd", "d", s[1], "transform", "translate("+length(x)+" "+length(y)+")")
 }
 
 // ticks are round values from 0 to most.

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/batonhq/baton/lab/charts"
 	"github.com/batonhq/baton/lab/language"
 )
 
@@ -131,7 +130,7 @@ func outside(t *testing.T, svg io.Reader, width float64) (problems []string) {
 				left, right = at-w, at
 			}
 			if left < -1 || right > width+1 {
-				problems = append(problems, strconv.Quote(string(e))+" reaches from "+charts.Length(left)+" to "+charts.Length(right))
+				problems = append(problems, strconv.Quote(string(e))+" reaches from "+length(left)+" to "+length(right))
 			}
 		}
 	}

@@ -3,8 +3,6 @@ package lab
 import (
 	"math"
 	"slices"
-
-	"github.com/batonhq/baton/lab/charts"
 )
 
 const (
@@ -28,7 +26,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	for _, l := range t.Lanes { // the names are left of the lanes
 		left = max(left, min(24+breadth(l.Name.In(c.in), 13*bold), 210))
 	}
-	at := func(ms int) float64 { return left + (wide-left-right)*float64(ms)/float64(t.Length) }
+	at := func(ms int) float64 { return left + (c.wide-left-right)*float64(ms)/float64(t.Length) }
 
 	type lane struct {
 		*Lane
@@ -56,8 +54,8 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			word := k.word.In(c.in)
 			widths = append(widths, breadth(word, 12)+40)
 			legend = append(legend, func(x, y float64) {
-				c.m.Empty("rect", "x", charts.Length(x), "y", charts.Length(y-9), "width", 18, "height", 11, "rx", 2, "class", string(k.kind))
-				c.m.Element("text", word, "x", charts.Length(x+23), "y", charts.Length(y), "class", "small soft")
+				c.m.Empty("rect", "x", length(x), "y", length(y-9), "width", 18, "height", 11, "rx", 2, "class", string(k.kind))
+				c.m.Element("text", word, "x", length(x+23), "y", length(y), "class", "small soft")
 			})
 		}
 	}
@@ -69,7 +67,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 			widths = append(widths, breadth(word, 12)+32)
 			legend = append(legend, func(x, y float64) {
 				c.shape(k.kind, x+7, y-4)
-				c.m.Element("text", word, "x", charts.Length(x+17), "y", charts.Length(y), "class", "small soft")
+				c.m.Element("text", word, "x", length(x+17), "y", length(y), "class", "small soft")
 			})
 		}
 	}
@@ -77,37 +75,31 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	spots := make([]spot, len(legend))
 	x, ly := 12.0, bottom+38
 	for i, w := range widths {
-		if x+w > wide && x > 12 {
+		if x+w > c.wide && x > 12 {
 			x, ly = 12, ly+18
 		}
 		spots[i] = spot{x, ly}
 		x += w
 	}
 	return ly + 12, func() {
-		for _, ms := range ticks(float64(t.Length), int((wide-left)/85)) {
-			x := charts.Length(at(int(ms)))
-			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+charts.Length(bottom))
-			label := charts.Length(ms/1000) + " s"
-			if t.Length < 2000 {
-				label = charts.Length(ms) + " ms"
-			}
-			if t.Length > 600_000 {
-				label = charts.Length(math.Round(ms/600)/100) + " min"
-			}
+		for _, ms := range ticks(float64(t.Length), int((c.wide-left)/85)) {
+			x := length(at(int(ms)))
+			c.m.Empty("path", "class", "rule", "d", "M"+x+" 0V"+length(bottom))
+			label := moment(ms, t.Length)
 			anchor := "middle"
 			if ms == 0 {
 				anchor = "start"
-			} else if at(int(ms)) > wide-30 {
+			} else if at(int(ms)) > c.wide-30 {
 				anchor = "end"
 			}
-			c.m.Element("text", label, "x", x, "y", charts.Length(bottom+14), "class", "small soft", "text-anchor", anchor)
+			c.m.Element("text", label, "x", x, "y", length(bottom+14), "class", "small soft", "text-anchor", anchor)
 		}
 		c.m.Raw("\n")
 		for _, l := range lanes {
 			for i, line := range l.name {
-				c.m.Element("text", line, "x", 12, "y", charts.Length(l.y+15+textHigh*float64(i)), "class", "bold")
+				c.m.Element("text", line, "x", 12, "y", length(l.y+15+textHigh*float64(i)), "class", "bold")
 			}
-			c.m.Empty("path", "class", "lane", "d", "M"+charts.Length(left)+" "+charts.Length(l.y+barHigh/2)+"H"+charts.Length(wide-right))
+			c.m.Empty("path", "class", "lane", "d", "M"+length(left)+" "+length(l.y+barHigh/2)+"H"+length(c.wide-right))
 			for _, s := range l.Spans {
 				c.span(s, at(s.From), at(s.To), l.y)
 			}
@@ -120,7 +112,7 @@ func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 					if shapes[p.mark.Kind][0] == "bad" {
 						class = "small bad"
 					}
-					c.m.Element("text", p.text, "x", charts.Length(p.left), "y", charts.Length(l.y+barHigh+13+textHigh*float64(p.row)), "class", class)
+					c.m.Element("text", p.text, "x", length(p.left), "y", length(l.y+barHigh+13+textHigh*float64(p.row)), "class", class)
 				}
 				c.m.End()
 				c.m.Raw("\n")
@@ -138,9 +130,9 @@ func (c *canvas) span(s *Span, from, to, y float64) {
 	if label != "" {
 		c.m.Element("title", label)
 	}
-	c.m.Empty("rect", "x", charts.Length(from), "y", charts.Length(y), "width", charts.Length(max(to-from, 1.5)), "height", charts.Length(barHigh), "rx", 3, "class", string(s.Kind))
+	c.m.Empty("rect", "x", length(from), "y", length(y), "width", length(max(to-from, 1.5)), "height", length(barHigh), "rx", 3, "class", string(s.Kind))
 	if label != "" && breadth(label, 12)+8 < to-from {
-		c.m.Element("text", label, "x", charts.Length(from+5), "y", charts.Length(y+15), "class", "small in in-"+string(s.Kind))
+		c.m.Element("text", label, "x", length(from+5), "y", length(y+15), "class", "small in in-"+string(s.Kind))
 	}
 	c.m.End()
 }
@@ -156,7 +148,7 @@ func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) 
 		p := placed{x: at(m.At), mark: m, text: text}
 		if text != "" {
 			w := breadth(text, 12)
-			p.left = max(min(p.x-4, wide-4-w), 4)
+			p.left = max(min(p.x-4, c.wide-4-w), 4)
 			for p.row < len(ends) && ends[p.row] > p.left {
 				p.row++
 			}
@@ -168,4 +160,17 @@ func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) 
 		all = append(all, p)
 	}
 	return all, len(ends)
+}
+
+// moment writes a time of an axis of that length, both in milliseconds.
+func moment(ms float64, of int) string {
+	switch {
+	case of < 2000:
+		return length(ms) + " ms"
+	case of <= 600_000:
+		return length(ms/1000) + " s"
+	case of <= 36_000_000:
+		return length(math.Round(ms/600)/100) + " min"
+	}
+	return length(math.Round(ms/36_000)/100) + " h"
 }

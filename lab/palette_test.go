@@ -6,14 +6,12 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/batonhq/baton/lab/charts"
 )
 
 // The colours of lines can be told apart, on light paper and on dark.
 func TestPalette(t *testing.T) {
 	t.Parallel()
-	for _, problem := range palette(style) {
+	for _, problem := range palette(Style) {
 		t.Error(problem)
 	}
 }
@@ -45,7 +43,7 @@ func palette(style string) (problems []string) {
 		if len(on[1]) == 3 {
 			on[1] = strings.Repeat(on[1][:1], 2) + strings.Repeat(on[1][1:2], 2) + strings.Repeat(on[1][2:], 2)
 		}
-		for _, p := range charts.Problems(all, on[1]) {
+		for _, p := range problemsOf(all, on[1]) {
 			problems = append(problems, name+": "+p)
 		}
 	}
@@ -56,17 +54,17 @@ func palette(style string) (problems []string) {
 func TestPaletteCatches(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, old, new, want string }{
-		{"two that are alike", "#7d3f68", "#d55e01", "light: trichromacy: colours 1 and 3 differ"},
-		{"two that are alike without the cones for long waves", "#7d3f68", "#a86f00", "light: protanopia: colours 1 and 3 differ"},
-		{"one that does not stand out of the dark", "#407e5d", "#2a322c", "dark: colour 6 has contrast"},
-		{"one too few", ".s7 { --c: #030ebf }", "", "light: 7 colours, want 8"},
-		{"a place that is taken twice", ".s7 { --c: #030ebf }", ".s6 { --c: #030ebf }", "light: colour 6 stands at place 7"},
+		{"two that are alike", "#3f173d", "#ed39aa", "light: trichromacy: colours 1 and 3 differ"},
+		{"two that are alike without the cones for long waves", "#ed39a9", "#7c8bfe", "light: protanopia: colours 1 and 5 differ"},
+		{"one that does not stand out of the dark", "#a24b09", "#2a322c", "dark: colour 6 has contrast"},
+		{"one too few", ".s9 { --c: #969481 }", "", "light: 9 colours, want 10"},
+		{"a place that is taken twice", ".s9 { --c: #969481 }", ".s8 { --c: #969481 }", "light: colour 8 stands at place 9"},
 		{"no paper", ".paper { fill: #15181c }", "", "dark: there is no paper"},
 	} {
-		if !strings.Contains(style, c.old) {
+		if !strings.Contains(Style, c.old) {
 			t.Fatalf("%s: the style has no %q", c.name, c.old)
 		}
-		if problems := strings.Join(palette(strings.Replace(style, c.old, c.new, 1)), "\n"); !strings.Contains(problems, c.want) {
+		if problems := strings.Join(palette(strings.Replace(Style, c.old, c.new, 1)), "\n"); !strings.Contains(problems, c.want) {
 			t.Errorf("%s: found %q, want %q", c.name, problems, c.want)
 		}
 	}

@@ -128,12 +128,15 @@ type Chart struct {
 	Lines      []*Line    `json:"lines,omitempty"`
 	Bars       []ChartBar `json:"bars,omitempty"`
 	Bound      *Bound     `json:"bound,omitempty"`
+
+	Format func(y float64) string `json:"-"` // nil: as a number
 }
 
 // A Line is one series of a chart.
 type Line struct {
 	Name   Text         `json:"name"`
 	Points [][2]float64 `json:"points"` // X rises
+	Ranges [][2]float64 `json:"-"`      // of each point, the lowest and the highest Y
 }
 
 // A ChartBar is one value of a chart without lines.

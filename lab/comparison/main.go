@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/batonhq/baton/internal/testserver"
-	"github.com/batonhq/baton/lab/language"
 	"github.com/batonhq/baton/lab/measure"
 	"github.com/batonhq/baton/lab/measure/page"
 )
@@ -134,6 +133,9 @@ func run(root string, each time.Duration, only string) error {
 	if err := json.Unmarshal(out.Bytes(), &report); err != nil {
 		return fmt.Errorf("read what baton-lab bench wrote: %w", err)
 	}
+	if err := report.Result.Steady(); err != nil {
+		return err
+	}
 	// The addresses of the servers are of no use: the servers are gone.
 	describe(&report)
 	text, err := json.MarshalIndent(&report, "", " ")
@@ -178,6 +180,9 @@ func pages(root string) (map[string][]byte, error) {
 	if err := json.Unmarshal(text, &report); err != nil {
 		return nil, fmt.Errorf("%s: %w", stored(root), err)
 	}
+	if err := report.Result.Steady(); err != nil {
+		return nil, fmt.Errorf("%s: %w", stored(root), err)
+	}
 	describe(&report)
 	var b strings.Builder
 	b.WriteString(head)
@@ -185,9 +190,9 @@ func pages(root string) (map[string][]byte, error) {
 		fmt.Fprintf(&b, "- **%s**: %s\n", s.Name, s.About)
 	}
 	b.WriteString("\n")
-	report.Markdown(&b, language.English)
+	report.Markdown(&b)
 	var html bytes.Buffer
-	if err := page.Write(&html, page.Page{Report: &report, Language: language.English}); err != nil {
+	if err := page.Write(&html, &report); err != nil {
 		return nil, err
 	}
 	return map[string][]byte{"docs/comparison.md": []byte(b.String()), "docs/comparison.html": html.Bytes()}, nil
@@ -198,8 +203,5 @@ const head = `# The stores compared
 What ` + "`make comparison`" + ` measured: every store in one run, the stores taking turns, on one machine that runs the
 servers, too. **[The same as plots](comparison.html)**. Read it as ratios: a network between program and server
 adds its round trip to all of them but memory and SQLite.
-
-Where two to eight goroutines of one process ask for one key, p50 is the same on all stores: most locks are handed over within the process, without the store. The
-stores differ at one goroutine, and in p99.
 
 `

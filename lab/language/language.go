@@ -12,11 +12,3 @@ const (
 
 // All are all of them.
 var All = []Language{English, Chinese}
-
-// Tag is what a page in the language calls it: a language tag of BCP 47.
-func (l Language) Tag() string {
-	if l == Chinese {
-		return "zh-Hans"
-	}
-	return string(English)
-}

@@ -12,7 +12,6 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/scratch"
-	"github.com/batonhq/baton/lab/language"
 )
 
 // A Shape is what the goroutines of a measurement ask for.
@@ -47,18 +46,14 @@ func (s Shape) String() string {
 	return "each goroutine its own key"
 }
 
-// In is what String says, in a language.
-func (s Shape) In(l language.Language) string {
-	if l != language.Chinese {
-		return s.String()
+// Note says what its figures show that is not what a reader expects.
+func (s Shape) Note() string {
+	if s != Line {
+		return ""
 	}
-	switch s {
-	case Line:
-		return "一个键，一个进程"
-	case Crowd:
-		return "一个键，每个 goroutine 各自在存储的队列里等待"
-	}
-	return "每个 goroutine 用自己的键"
+	return "From 2 to 8 goroutines p50 is that of memory on all stores: the lock is handed over within the process, up to 32 times in a row, " +
+		"and then once by the store, for which all goroutines wait. Up to 8 goroutines fewer than half of the locks wait for the store, " +
+		"from 16 on half and more. Compare the stores at one goroutine, and by p99."
 }
 
 // A Target is a store that is measured. It stays the caller's.
@@ -76,7 +71,6 @@ type Plan struct {
 	Targets     []Target
 	Goroutines  []int
 	Repetitions int
-	Shapes      []Shape // nil: all of them
 
 	// For is how long all of it takes, about: no measurement begins later.
 	For time.Duration
@@ -84,7 +78,8 @@ type Plan struct {
 	// Progress, if not nil, is called before each measurement.
 	Progress func(Step)
 
-	most time.Duration // how long one measurement may last; 0 means longest
+	shapes []Shape       // nil: all of them
+	most   time.Duration // how long one measurement may last; 0 means longest
 }
 
 // A Step is one measurement that begins.
@@ -170,6 +165,44 @@ func (r *Result) Cell(target string, s Shape, goroutines int) *Cell {
 	return nil
 }
 
+// complete reports whether all cells of the shapes have so many repetitions.
+func (r *Result) complete(shapes []Shape, repetitions int) bool {
+	for _, s := range shapes {
+		for _, n := range r.Goroutines {
+			for _, t := range r.Targets {
+				if c := r.Cell(t, s, n); (s != Crowd || n <= MostProcesses) && (c == nil || len(c.Repetitions) < repetitions) {
+					return false
+				}
+			}
+		}
+	}
+	return true
+}
+
+// MostSpread is how many times the fastest of its repetitions the slowest may take in half of
+// all cells. Stores that are compared are 1.3 to 3 times as fast as each other: if half of
+// the figures move by more than that from one repetition to the next, their order is that of
+// the moments at which the machine was busy.
+const MostSpread = 1.5
+
+// Steady returns an error if the machine was too busy for the figures to mean something.
+func (r *Result) Steady() error {
+	var all []float64
+	for _, c := range r.Cells {
+		low, high := math.Inf(1), 0.0
+		for _, f := range c.Repetitions {
+			low, high = min(low, f.P50), max(high, f.P50)
+		}
+		if len(c.Repetitions) > 1 {
+			all = append(all, high/low)
+		}
+	}
+	if spread := Median(all); !(spread <= MostSpread) {
+		return fmt.Errorf("the machine was busy: in half of all measurements the slowest repetition took %.2f times as long as the fastest, or more, and at most %.1f times can be compared; measure again, at least twice each, when nothing else runs", spread, MostSpread)
+	}
+	return nil
+}
+
 // A ViolationError says that a store broke a promise while it was measured.
 type ViolationError struct {
 	Target, Key, What string
@@ -212,7 +245,7 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 			f.cleanUp(ctx)
 		}
 	}()
-	shapes := p.Shapes
+	shapes := p.shapes
 	if shapes == nil {
 		shapes = Shapes
 	}
@@ -228,14 +261,13 @@ func Run(ctx context.Context, p Plan) (*Result, error) {
 	}
 	err := p.run(ctx, r, fields)
 	kept := r.Cells[:0]
-	r.Complete = err == nil
 	for _, c := range r.Cells {
-		r.Complete = r.Complete && len(c.Repetitions) == p.Repetitions
 		if len(c.Repetitions) > 0 {
 			kept = append(kept, c)
 		}
 	}
 	r.Cells = kept
+	r.Complete = err == nil && r.complete(shapes, p.Repetitions)
 	return r, err
 }
 

@@ -65,7 +65,7 @@ func TestRunMeasuresAll(t *testing.T) {
 func TestRunOfOneShape(t *testing.T) {
 	t.Parallel()
 	p := planOf(Target{Name: "one", Store: memstore.New()})
-	p.Shapes, p.most = []Shape{Apart}, shortest
+	p.shapes, p.most = []Shape{Apart}, shortest
 	r, err := Run(t.Context(), p)
 	if err != nil || !r.Complete || len(r.Cells) != 2 || r.Cells[0].Shape != Apart || r.Cells[1].Shape != Apart {
 		t.Errorf("%+v, error %v", r, err)

@@ -11,8 +11,6 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/batonhq/baton/lab/language"
 )
 
 // A Report is a Result, and how it was measured. As JSON it can be read again: pages are made
@@ -76,7 +74,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	v := reportJSON{
 		Complete: r.Result.Complete, Rounded: r.Rounded, Began: r.Began.UTC().Truncate(time.Second), Took: r.Took.Round(time.Millisecond).Seconds(),
 		Build: r.Build, Go: r.Go, Platform: r.Platform, CPUs: r.CPUs, Repetitions: r.Repetitions,
-		Method: r.Method(language.English), Results: []cellJSON{}, Failed: map[string]string{},
+		Method: r.Method(), Results: []cellJSON{}, Failed: map[string]string{},
 	}
 	for _, s := range r.Stores {
 		v.Stores = append(v.Stores, storeJSON{s.Name, s.About})
@@ -95,14 +93,15 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. What is null is not known then.
+// UnmarshalJSON reads what MarshalJSON wrote. What is null is not known then. Whether it is
+// complete is counted, not read.
 func (r *Report) UnmarshalJSON(text []byte) error {
 	var v reportJSON
 	if err := json.Unmarshal(text, &v); err != nil {
 		return err
 	}
 	*r = Report{
-		Result: &Result{Complete: v.Complete, Failed: map[string]error{}}, Rounded: v.Rounded,
+		Result: &Result{Failed: map[string]error{}}, Rounded: v.Rounded,
 		Began: v.Began, Took: time.Duration(v.Took * float64(time.Second)), Build: v.Build, Go: v.Go, Platform: v.Platform, CPUs: v.CPUs,
 		Repetitions: v.Repetitions,
 	}
@@ -128,6 +127,7 @@ func (r *Report) UnmarshalJSON(text []byte) error {
 		r.Result.Cells = append(r.Result.Cells, cell)
 	}
 	slices.Sort(r.Result.Goroutines)
+	r.Result.Complete = r.Result.complete(Shapes, r.Repetitions)
 	return nil
 }
 
@@ -157,21 +157,8 @@ func figuresOf(all map[string]*float64) Figures {
 }
 
 // Method says in sentences how it was measured.
-func (r *Report) Method(l language.Language) []string {
+func (r *Report) Method() []string {
 	began, took := r.Began.UTC().Format("2006-01-02 15:04 UTC"), shortSpan(r.Took)
-	if l == language.Chinese {
-		all := []string{
-			fmt.Sprintf("测于 %s，用时 %s，baton %s，%s。", began, took, r.Build, r.Go),
-			fmt.Sprintf("程序有 %d 个 CPU，%s；同一台机器上的服务器与它共用。", r.CPUs, r.Platform),
-			fmt.Sprintf("%d 轮，每轮把所有项目依次测一遍，存储的次序轮换：数字是各轮的中位数，图中的竖条从最低到最高。", r.Repetitions),
-			"闭环：每个 goroutine 加锁、解锁，中间不做任何事，随即再次请求。每次加锁都检查：里面没有别的 goroutine，栅栏令牌只增不减。",
-			"时间是加锁与解锁之和。抖动是同一个 goroutine 相邻两次加锁的时间平均差多少。所有 goroutine 得到的一样多时 Jain 指数是 1，n 个中只有一个得到全部时是 1/n。",
-		}
-		if r.Rounded {
-			all = append(all, "这次运行的各轮数字没有保存：中位数保留三位，竖条的两端保留两到三位。")
-		}
-		return all
-	}
 	all := []string{
 		fmt.Sprintf("Measured on %s within %s, by baton %s, %s.", began, took, r.Build, r.Go),
 		fmt.Sprintf("The program had %d CPUs, %s; servers on the same machine share them.", r.CPUs, r.Platform),
@@ -198,26 +185,18 @@ func shortSpan(d time.Duration) string {
 }
 
 // Notes says in sentences what went wrong.
-func (r *Report) Notes(l language.Language) (all []string) {
+func (r *Report) Notes() (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Result.Failed)) {
-		if l == language.Chinese {
-			all = append(all, name+" 失败，此后没有再测："+r.Result.Failed[name].Error())
-		} else {
-			all = append(all, name+" failed, and was left out from then on: "+r.Result.Failed[name].Error())
-		}
+		all = append(all, name+" failed, and was left out from then on: "+r.Result.Failed[name].Error())
 	}
 	if !r.Result.Complete {
-		if l == language.Chinese {
-			all = append(all, "没有全部测完。")
-		} else {
-			all = append(all, "Not everything was measured.")
-		}
+		all = append(all, "Not everything was measured.")
 	}
 	return all
 }
 
 // Markdown writes all tables, and how they were measured.
-func (r *Report) Markdown(w *strings.Builder, l language.Language) {
+func (r *Report) Markdown(w *strings.Builder) {
 	var last Shape
 	line := func(cells []string) {
 		figures := strings.ReplaceAll(strings.Join(cells[1:], "|"), " ", "\u00a0") // a number stays with its unit
@@ -225,19 +204,22 @@ func (r *Report) Markdown(w *strings.Builder, l language.Language) {
 	}
 	for _, t := range r.Result.Tables() {
 		if t.Shape != last {
-			fmt.Fprintf(w, "## %s\n\n", Capital(t.Shape.In(l)))
+			fmt.Fprintf(w, "## %s\n\n", Capital(t.Shape.String()))
+			if note := t.Shape.Note(); note != "" {
+				w.WriteString(note + "\n\n")
+			}
 			last = t.Shape
 		}
-		fmt.Fprintf(w, "**%s**\n\n", t.Metric.In(l))
-		line(append([]string{Goroutines(l)}, t.Head[1:]...))
+		fmt.Fprintf(w, "**%s**\n\n", t.Metric.Title)
+		line(t.Head)
 		w.WriteString("|---" + strings.Repeat("|--:", len(t.Head)-1) + "|\n")
 		for _, row := range t.Rows {
 			line(row)
 		}
 		w.WriteByte('\n')
 	}
-	w.WriteString("## " + HowMeasured(l) + "\n\n")
-	for _, s := range r.Method(l) {
+	w.WriteString("## " + HowMeasured + "\n\n")
+	for _, s := range r.Method() {
 		w.WriteString("- " + s + "\n")
 	}
 }
@@ -248,18 +230,5 @@ func Capital(text string) string {
 	return string(unicode.ToUpper(first)) + text[n:]
 }
 
-// Goroutines is the word for how many ask.
-func Goroutines(l language.Language) string {
-	if l == language.Chinese {
-		return "goroutine 数"
-	}
-	return "goroutines"
-}
-
 // HowMeasured is the heading above Method.
-func HowMeasured(l language.Language) string {
-	if l == language.Chinese {
-		return "怎样测的"
-	}
-	return "How this was measured"
-}
+const HowMeasured = "How this was measured"

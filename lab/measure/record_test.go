@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/batonhq/baton/lab/language"
 )
 
 // What is read from JSON gives the same JSON, and the same pages.
@@ -42,32 +40,61 @@ func TestReportIsReadAgain(t *testing.T) {
 	if string(first) != string(second) {
 		t.Errorf("it is\n%s\nand then\n%s", first, second)
 	}
-	for _, l := range []language.Language{language.English, language.Chinese} {
-		var one, two strings.Builder
-		r.Markdown(&one, l)
-		again.Markdown(&two, l)
-		if one.String() != two.String() || strings.Join(r.Notes(l), "\n") != strings.Join(again.Notes(l), "\n") || len(r.Notes(l)) != 2 {
-			t.Errorf("%s: the page is\n%s\nand then\n%s", l, one.String(), two.String())
-		}
-		if !strings.Contains(one.String(), "2026-11-21 18:48 UTC") || !strings.Contains(one.String(), "3m21s") {
-			t.Errorf("%s: it does not say when: %s", l, one.String())
-		}
+	var one, two strings.Builder
+	r.Markdown(&one)
+	again.Markdown(&two)
+	if one.String() != two.String() || strings.Join(r.Notes(), "\n") != strings.Join(again.Notes(), "\n") || len(r.Notes()) != 2 {
+		t.Errorf("the page is\n%s\nand then\n%s", one.String(), two.String())
+	}
+	if !strings.Contains(one.String(), "2026-11-21 18:48 UTC") || !strings.Contains(one.String(), "3m21s") {
+		t.Errorf("it does not say when: %s", one.String())
 	}
 }
 
-// Each metric and shape has words of its own in each language.
-func TestLanguages(t *testing.T) {
+// A report of which nothing is missing is complete, whatever its file says.
+func TestCompleteIsCounted(t *testing.T) {
 	t.Parallel()
-	for _, l := range []language.Language{language.English, language.Chinese} {
-		seen := map[string]bool{}
-		for _, m := range Metrics {
-			seen[m.In(l)] = true
+	r := Report{Result: &Result{Targets: []string{"a"}, Goroutines: []int{1}, Failed: map[string]error{}}, Stores: []Store{{"a", ""}}, Repetitions: 2}
+	for _, s := range Shapes {
+		r.Result.Cells = append(r.Result.Cells, &Cell{Target: "a", Shape: s, Goroutines: 1, Repetitions: []Figures{{P50: 1}, {P50: 1}}})
+	}
+	for want, drop := range map[bool]int{true: 0, false: 1} {
+		r.Result.Cells[2].Repetitions = r.Result.Cells[2].Repetitions[:2-drop]
+		text, err := json.Marshal(&r) // says that it is not complete
+		var again Report
+		if err := errors.Join(err, json.Unmarshal(text, &again)); err != nil {
+			t.Fatal(err)
 		}
-		for _, s := range Shapes {
-			seen[s.In(l)] = true
+		if again.Result.Complete != want || len(again.Notes()) != drop {
+			t.Errorf("complete %v, want %v; notes %q", again.Result.Complete, want, again.Notes())
 		}
-		if len(seen) != len(Metrics)+len(Shapes) || seen[""] {
-			t.Errorf("%s: %v", l, seen)
+		r.Result.Cells[2].Repetitions = []Figures{{P50: 1}, {P50: 1}}
+	}
+}
+
+// Figures of a busy machine are refused, and so are those that were measured once.
+func TestBusyMachineIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		p50  []float64 // of a cell, and of two more that are steady
+		more float64
+		ok   bool
+	}{
+		{[]float64{1, 9, 1}, 1.2, true}, // one cell
+		{[]float64{1, 1.1, 1}, 1.6, false},
+		{[]float64{1}, 1, false},
+	} {
+		r := Result{Cells: []*Cell{{}}}
+		for _, v := range c.p50 {
+			r.Cells[0].Repetitions = append(r.Cells[0].Repetitions, Figures{P50: v})
+		}
+		for range 2 {
+			if len(c.p50) > 1 {
+				r.Cells = append(r.Cells, &Cell{Repetitions: []Figures{{P50: 1}, {P50: c.more}}})
+			}
+		}
+		if err := r.Steady(); (err == nil) != c.ok {
+			t.Errorf("%v: %v", c, err)
 		}
 	}
 }

@@ -3,39 +3,28 @@ package measure
 import (
 	"math"
 	"strconv"
-
-	"github.com/batonhq/baton/lab/language"
 )
 
 // A Metric is one of the Figures, to be shown.
 type Metric struct {
-	Name    string // for programs
-	Title   string // for people
-	Chinese string
-	Get     func(Figures) float64
-	Format  func(float64) string
-	Best    int // -1 if less is better, 1 if more is
+	Name   string // for programs
+	Title  string // for people
+	Get    func(Figures) float64
+	Format func(float64) string
+	Best   int // -1 if less is better, 1 if more is
 	// Shared says that it means something only where goroutines share a key.
 	Shared bool
 }
 
 // Metrics are all of them, in the order in which they are shown.
 var Metrics = []Metric{
-	{"p50", "time for one lock, p50", "一次加锁的时间，p50", func(f Figures) float64 { return f.P50 }, Span, -1, false},
-	{"p99", "time for one lock, p99", "一次加锁的时间，p99", func(f Figures) float64 { return f.P99 }, Span, -1, false},
-	{"jitter", "jitter", "抖动", func(f Figures) float64 { return f.Jitter }, Span, -1, false},
-	{"rate", "locks per second", "每秒加锁次数", func(f Figures) float64 { return f.Rate }, Count, 1, false},
-	{"hand_offs", "of these, handed to another goroutine", "其中交给另一个 goroutine 的次数", func(f Figures) float64 { return f.HandOffs }, Count, 1, true},
-	{"most_over_least", "most served ÷ least served", "得到最多的 ÷ 得到最少的", func(f Figures) float64 { return f.MostOverLeast }, Digits, -1, true},
-	{"jain", "fairness (Jain's index, 1 is even)", "公平性（Jain 指数，1 是均匀）", func(f Figures) float64 { return f.Jain }, fraction, 1, true},
-}
-
-// In is the title in a language.
-func (m Metric) In(l language.Language) string {
-	if l == language.Chinese {
-		return m.Chinese
-	}
-	return m.Title
+	{"p50", "time for one lock, p50", func(f Figures) float64 { return f.P50 }, Span, -1, false},
+	{"p99", "time for one lock, p99", func(f Figures) float64 { return f.P99 }, Span, -1, false},
+	{"jitter", "jitter", func(f Figures) float64 { return f.Jitter }, Span, -1, false},
+	{"rate", "locks per second", func(f Figures) float64 { return f.Rate }, Count, 1, false},
+	{"hand_offs", "of these, handed to another goroutine", func(f Figures) float64 { return f.HandOffs }, Count, 1, true},
+	{"most_over_least", "most served ÷ least served", func(f Figures) float64 { return f.MostOverLeast }, Digits, -1, true},
+	{"jain", "fairness (Jain's index, 1 is even)", func(f Figures) float64 { return f.Jain }, fraction, 1, true},
 }
 
 // A Table shows one Metric of one Shape.

@@ -101,23 +101,9 @@ func traffic(bursts ...string) (all []simulate.Event, err error) {
 	return all, nil
 }
 
-// flowRow shows when what was allowed passed (which is later than it came if it had to
-// queue), and when what was refused came.
+// flowRow is what a limiter decided about the events.
 func flowRow(name lab.Text, events []simulate.Event, o simulate.Outcome, length time.Duration, parts int) lab.FlowRow {
-	row := lab.FlowRow{Name: name, Parts: make([]lab.Part, parts)}
-	for i, e := range events {
-		v := o.Verdicts[i]
-		at := int(e.At.Add(v.Wait).Sub(simulate.Origin) * time.Duration(parts) / length)
-		if at >= parts {
-			continue
-		}
-		if v.OK {
-			row.Parts[at].Allowed++
-		} else {
-			row.Parts[at].Refused++
-		}
-	}
-	return row
+	return lab.FlowRow{Name: name, Parts: simulate.Parts(events, o, simulate.Origin, length, parts)}
 }
 
 func fixedWindowEdge(_ context.Context, r *lab.Run) error {

@@ -105,7 +105,7 @@ func watchConnections(ctx context.Context, s *server, d time.Duration) (metrics,
 		}
 		open, blocked = append(open, float64(all)), append(blocked, float64(waiting))
 	}
-	return metrics{"connections": median(open), "waiting": median(blocked)}, sleep(ctx, time.Until(end))
+	return metrics{"connections": measure.Median(open), "waiting": measure.Median(blocked)}, sleep(ctx, time.Until(end))
 }
 
 // await returns the tally. It stops goroutines that wait for longer than patience.

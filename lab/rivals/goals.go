@@ -23,7 +23,7 @@ func ratioOf(workload, rival, base, metric string) func(*results) []float64 {
 }
 
 func valueOf(workload, rival, metric string) func(*results) []float64 {
-	return func(r *results) []float64 { return known(r.values(workload, rival, metric)) }
+	return func(r *results) []float64 { return slices.DeleteFunc(r.values(workload, rival, metric), math.IsNaN) }
 }
 
 // ratioToBest is the ratio to the one of the others that has the highest figure in that

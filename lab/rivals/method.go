@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/batonhq/baton/lab/measure"
 )
 
 // method says how the figures were measured.
@@ -106,19 +109,19 @@ func libraries() []string {
 func fsyncTime(dir string) float64 {
 	f, err := os.Create(filepath.Join(dir, "fsync"))
 	if err != nil {
-		return median(nil)
+		return math.NaN()
 	}
 	defer f.Close()
 	var all []float64
 	for range 50 {
 		start := time.Now()
 		if _, err := f.Write(make([]byte, 4096)); err != nil {
-			return median(nil)
+			return math.NaN()
 		}
 		if err := f.Sync(); err != nil {
-			return median(nil)
+			return math.NaN()
 		}
 		all = append(all, float64(time.Since(start)))
 	}
-	return median(all)
+	return measure.Median(all)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	plain "text/template"
 	"unicode/utf8"
+
+	"github.com/batonhq/baton/lab/measure"
 )
 
 // A table is a part of a report.
@@ -63,7 +65,7 @@ func (r *results) goalTable() table {
 		if len(all) == 0 {
 			continue
 		}
-		v := median(all)
+		v := measure.Median(all)
 		between := "–"
 		if len(all) > 1 {
 			between = digits(slices.Min(all)) + "–" + digits(slices.Max(all))
@@ -179,7 +181,7 @@ func writeJSON(w io.Writer, r *results, m method) error {
 		}
 	}
 	for _, g := range goals {
-		if v := median(g.figures(r)); !math.IsNaN(v) {
+		if v := measure.Median(g.figures(r)); !math.IsNaN(v) {
 			report.Goals = append(report.Goals, jsonGoal{g.what, number(v), g.atMost, number(g.must), number(g.want), g.reached(v, g.must)})
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"math"
 	"strconv"
+
+	"github.com/batonhq/baton/lab/measure"
 )
 
 // results are the metrics of a run, by workload, rival and repetition.
@@ -43,22 +45,12 @@ func (r *results) values(workload, rival, metric string) []float64 {
 
 // median of a metric; NaN if it was not measured.
 func (r *results) median(workload, rival, metric string) float64 {
-	return median(known(r.values(workload, rival, metric)))
+	return measure.Median(r.values(workload, rival, metric))
 }
 
 // ratio is the median of the ratios of the repetitions.
 func (r *results) ratio(workload, rival, base, metric string) float64 {
-	return median(ratios(r.values(workload, rival, metric), r.values(workload, base, metric)))
-}
-
-func known(values []float64) []float64 {
-	var out []float64
-	for _, v := range values {
-		if !math.IsNaN(v) {
-			out = append(out, v)
-		}
-	}
-	return out
+	return measure.Median(ratios(r.values(workload, rival, metric), r.values(workload, base, metric)))
 }
 
 // number is a float64 that JSON can carry even if it is not finite.

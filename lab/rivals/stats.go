@@ -8,20 +8,6 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// median returns the middle value, or the mean of the two in the middle; NaN
-// if there is none.
-func median(values []float64) float64 {
-	if len(values) == 0 {
-		return math.NaN()
-	}
-	s := slices.Sorted(slices.Values(values))
-	m := len(s) / 2
-	if len(s)%2 == 1 {
-		return s[m]
-	}
-	return (s[m-1] + s[m]) / 2
-}
-
 // quantile returns the smallest value that is not below the fraction q of all values;
 // NaN if there is none. It sorts its argument.
 func quantile(values []int64, q float64) float64 {

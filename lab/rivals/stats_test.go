@@ -6,33 +6,10 @@ import (
 	"errors"
 	"io"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/batonhq/baton/lab/measure"
 )
-
-func TestMedian(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		in   []float64
-		want float64
-	}{
-		{[]float64{3}, 3},
-		{[]float64{3, 1, 2}, 2},
-		{[]float64{4, 1, 2, 3}, 2.5},
-	} {
-		if got := median(c.in); got != c.want {
-			t.Errorf("median(%v) = %v, want %v", c.in, got, c.want)
-		}
-	}
-	if got := median(nil); !math.IsNaN(got) {
-		t.Errorf("median of nothing = %v", got)
-	}
-}
 
 func TestQuantile(t *testing.T) {
 	t.Parallel()
@@ -69,16 +46,6 @@ func TestRatiosAreOfOneRepetition(t *testing.T) {
 	}
 }
 
-func TestMaxOverMin(t *testing.T) {
-	t.Parallel()
-	if got := measure.MostOverLeast([]int64{4, 2, 3}); got != 2 {
-		t.Errorf("got %v, want 2", got)
-	}
-	if got := measure.MostOverLeast([]int64{4, 0}); !math.IsInf(got, 1) {
-		t.Errorf("somebody got nothing: %v, want +Inf", got)
-	}
-}
-
 func TestMostOverLeast(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -111,31 +78,6 @@ func TestRatioToBest(t *testing.T) {
 	}
 	if got := ratioToBest("w", "ours", "rate", "a", "b")(res); !slices.Equal(got, []float64{4, 2}) {
 		t.Errorf("ratios %v, want 4 and 2", got)
-	}
-}
-
-// TestHistogram compares with exact quantiles.
-func TestHistogram(t *testing.T) {
-	t.Parallel()
-	var values []int64
-	var parts [3]measure.Histogram
-	for i := range 10_000 {
-		v := int64(math.Exp(rand.Float64() * 25)) // 1 ns to 72 s
-		values = append(values, v)
-		parts[i%3].Add(time.Duration(v))
-	}
-	var sum measure.Histogram
-	for i := range parts {
-		sum.Merge(&parts[i])
-	}
-	for _, q := range []float64{0, 0.01, 0.5, 0.99, 1} {
-		want, got := quantile(slices.Clone(values), q), quantileOf(&sum, q)
-		if math.Abs(got-want) > want/100 {
-			t.Errorf("quantile %v = %v, want %v", q, got, want)
-		}
-	}
-	if got := quantileOf(new(measure.Histogram), 0.5); !math.IsNaN(got) {
-		t.Errorf("quantile of nothing = %v", got)
 	}
 }
 

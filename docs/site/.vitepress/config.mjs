@@ -59,11 +59,11 @@ function copyButton(md) {
 // plots are the figures of comparison.html, each a picture that follows the theme.
 function plots() {
   const html = fs.readFileSync(path.join(docs, 'comparison.html'), 'utf8')
-  const style = html.match(/<style>.*?<\/style>/s)[0].replace('</style>', '  svg { font-family: system-ui, sans-serif }\n</style>')
+  const style = html.match(/<style>.*?<\/style>/s)[0]
   return [...html.matchAll(/<figure><figcaption>(.*?)<\/figcaption>(<svg)(.*?)<\/figure>/gs)].map(([, caption, , svg], i) => ({
     caption,
     address: `/plots/comparison-${i}.svg`,
-    svg: '<svg xmlns="http://www.w3.org/2000/svg" width="400" height="250"' + svg.replace('>', '>' + style),
+    svg: '<svg xmlns="http://www.w3.org/2000/svg" width="460" height="318"' + svg.replace('>', '>' + style),
   }))
 }
 
@@ -77,7 +77,7 @@ function plot(md) {
       if (type !== 'inline' || content.toLowerCase() !== `**${left[0]?.caption.toLowerCase()}**`) continue
       const picture = new state.Token('html_block', '', 0)
       // Bound, because the picture is written when the pages are built.
-      picture.content = `<img class="plot" :src="'${left.shift().address}'" width="400" height="250" loading="lazy" alt="${md.utils.escapeHtml(content.slice(2, -2))}">\n`
+      picture.content = `<img class="plot" :src="'${left.shift().address}'" width="460" height="318" loading="lazy" alt="${md.utils.escapeHtml(content.slice(2, -2))}">\n`
       state.tokens.splice(i + 2, 0, picture)
     }
     if (left.length > 0) throw new Error(`${state.env.relativePath} has no place for the plot "${left[0].caption}"`)

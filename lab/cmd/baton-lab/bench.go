@@ -22,7 +22,6 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/cli"
 	"github.com/batonhq/baton/internal/textwidth"
-	"github.com/batonhq/baton/lab/language"
 	"github.com/batonhq/baton/lab/measure"
 	"github.com/batonhq/baton/lab/measure/page"
 	"github.com/batonhq/baton/open"
@@ -243,7 +242,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 		var last measure.Step
 		return func(s measure.Step) {
 			if s.Shape != last.Shape || s.Repetition != last.Repetition {
-				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape.In(language.English),
+				b.say("repetition %d of %d: %s (%d of %d measurements, %s)", s.Repetition, b.plan.Repetitions, s.Shape,
 					s.N-1, s.Of, cli.Short(time.Since(began).Round(time.Second)))
 			}
 			last = s
@@ -251,7 +250,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	}
 	return func(s measure.Step) {
 		left := max(b.plan.For-time.Since(began), 0).Round(time.Second)
-		b.shown("%d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, cli.Short(left), s.Target, s.Goroutines, s.Shape.In(language.English))
+		b.shown("%d %%, at most %s left: %s, %d goroutines, %s", 100*(s.N-1)/s.Of, cli.Short(left), s.Target, s.Goroutines, s.Shape)
 	}, b.unshown
 }
 
@@ -266,7 +265,7 @@ func (b *benching) report(r *measure.Result, began time.Time, took time.Duration
 func (b *benching) print(r *measure.Report) error {
 	if b.html != "" {
 		var text bytes.Buffer
-		err := page.Write(&text, page.Page{Report: r, Language: language.English})
+		err := page.Write(&text, r)
 		if err == nil {
 			err = os.WriteFile(b.html, text.Bytes(), 0o644)
 		}
@@ -287,7 +286,7 @@ func (b *benching) print(r *measure.Report) error {
 
 func (b *benching) markdown(r *measure.Report) error {
 	var w strings.Builder
-	r.Markdown(&w, language.English) // as all of standard output
+	r.Markdown(&w)
 	for _, s := range r.Stores {
 		fmt.Fprintf(&w, "- %s is `%s`\n", s.Name, s.About)
 	}
@@ -301,6 +300,9 @@ func (b *benching) text(r *measure.Result) error {
 	for _, t := range r.Tables() {
 		if t.Shape != last {
 			fmt.Fprintf(&w, "%s\n\n", strings.ToUpper(t.Shape.String()))
+			if note := t.Shape.Note(); note != "" {
+				w.WriteString(cli.Fold(note, "", 90) + "\n\n")
+			}
 			last = t.Shape
 		}
 		w.WriteString(t.Metric.Title + "\n")

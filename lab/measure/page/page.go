@@ -7,118 +7,172 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 
-	"github.com/batonhq/baton/lab/language"
+	"github.com/batonhq/baton/lab"
 	"github.com/batonhq/baton/lab/markup"
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// A Page is what stands on it.
-type Page struct {
-	Report   *measure.Report
-	Language language.Language // "" is English
-}
-
 //go:embed page.css
 var style string
 
-// section is one shape.
-type section struct {
-	Title  string
-	Plots  []plot
-	Alike  []string // what is not drawn
-	Tables []measure.Table
-}
-
-// words are those of a page that no figure has.
-type words struct{ title, inFigures, alike string }
-
-var spoken = map[language.Language]words{
-	language.English: {"Locks, measured", "The same in figures", "Not drawn, because all are about alike: %s, from %s to %s."},
-	language.Chinese: {"锁的测量", "同样的数字", "没有画，因为几乎没有差别：%s，从 %s 到 %s。"},
-}
-
 // Write writes the page. It is well-formed XML, too.
-func Write(w io.Writer, p Page) error {
-	l := p.Language
-	if l == "" {
-		l = language.English
-	}
-	words, r := spoken[l], p.Report
-	var sections []section
-	tables := r.Result.Tables()
-	for _, s := range measure.Shapes {
-		sec := section{Title: measure.Capital(s.In(l))}
-		for _, t := range tables {
-			if t.Shape != s {
-				continue
-			}
-			sec.Tables = append(sec.Tables, t)
-			if low, high := extent(r.Result, s, t.Metric); t.Metric.Shared && (high < alike*low || math.IsInf(low, 0)) {
-				sec.Alike = append(sec.Alike, fmt.Sprintf(words.alike, t.Metric.In(l), t.Metric.Format(low), t.Metric.Format(high)))
-				continue
-			}
-			sec.Plots = append(sec.Plots, draw(r.Result, s, t.Metric, l))
-		}
-		if len(sec.Tables) > 0 {
-			sections = append(sections, sec)
-		}
-	}
+func Write(w io.Writer, r *measure.Report) error {
+	const title = "Locks, measured"
 	m := markup.New(w)
 	m.Raw("<!doctype html>\n")
-	m.Start("html", "lang", l.Tag())
+	m.Start("html", "lang", "en")
 	m.Inside("head", func() {
 		m.Empty("meta", "charset", "utf-8")
 		m.Empty("meta", "name", "viewport", "content", "width=device-width")
-		m.Element("title", words.title)
-		m.Raw("<style>\n" + style + "</style>")
+		m.Element("title", title)
+		m.Raw("<style>\n" + lab.Style + style + "</style>")
 	})
 	m.Raw("\n")
 	m.Start("body")
-	m.Element("h1", words.title)
-	list(m, r.Notes(l))
+	m.Element("h1", title)
+	list(m, r.Notes())
 	m.Inside("ul", func() {
 		for i, s := range r.Stores {
 			m.Start("li")
-			m.Inside("svg", func() {
-				m.Empty("path", "class", class("line s", i%colours), "d", "M2 8H36")
-				m.Empty("path", "class", class("mark f", i%colours), "transform", "translate(19 8)", "d", markOf(i))
-			}, "viewBox", "0 0 38 16", "aria-hidden", "true")
+			lab.DrawSign(m, i)
 			m.Text(" " + s.Name + " ")
 			m.Element("small", s.About)
 			m.End()
 		}
 	}, "class", "stores")
-	for _, s := range sections {
-		m.Raw("\n")
-		m.Element("h2", s.Title)
-		m.Inside("div", func() {
-			for _, p := range s.Plots {
-				p.write(m)
-			}
-		}, "class", "plots")
-		for _, a := range s.Alike {
-			m.Element("p", a)
-		}
-		m.Start("details")
-		m.Element("summary", words.inFigures)
-		for _, t := range s.Tables {
-			writeTable(m, t, l)
-		}
-		m.End()
+	tables := r.Result.Tables()
+	for _, s := range measure.Shapes {
+		section(m, r.Result, s, tables)
 	}
 	m.Raw("\n")
-	m.Element("h2", measure.HowMeasured(l))
-	list(m, r.Method(l))
+	m.Element("h2", measure.HowMeasured)
+	list(m, r.Method())
 	m.End()
 	m.End()
 	m.Raw("\n")
 	return m.Flush()
 }
 
-// alike is how often more the highest of all medians may be than the lowest if a picture of
-// how evenly goroutines were served would show nothing.
-const alike = 1.5
+// section writes the pictures and the tables of a shape.
+func section(m *markup.Writer, r *measure.Result, s measure.Shape, all []measure.Table) {
+	var tables []measure.Table
+	for _, t := range all {
+		if t.Shape == s {
+			tables = append(tables, t)
+		}
+	}
+	if len(tables) == 0 {
+		return
+	}
+	m.Raw("\n")
+	m.Element("h2", measure.Capital(s.String()))
+	if note := s.Note(); note != "" {
+		m.Element("p", note)
+	}
+	var alike []string
+	m.Start("div", "class", "plots")
+	for _, t := range tables {
+		if low, high := extent(r, s, t.Metric); t.Metric.Shared && (high < mostAlike*low || math.IsInf(low, 0)) {
+			alike = append(alike, fmt.Sprintf("Not drawn, because all are about alike: %s, from %s to %s.", t.Metric.Title, t.Metric.Format(low), t.Metric.Format(high)))
+			continue
+		}
+		caption, c := measure.Capital(t.Metric.Title), chart(r, s, t.Metric)
+		if len(c.Lines) == 0 {
+			continue
+		}
+		m.Raw("\n")
+		m.Start("figure")
+		m.Element("figcaption", caption)
+		lab.DrawChart(m, c, caption, wide)
+		m.End()
+	}
+	m.End()
+	for _, a := range alike {
+		m.Element("p", a)
+	}
+	m.Start("details")
+	m.Element("summary", "The same in figures")
+	for _, t := range tables {
+		writeTable(m, t)
+	}
+	m.End()
+}
+
+const (
+	// wide is how wide a picture is.
+	wide = 460
+	// mostAlike is how often more the highest of all medians may be than the lowest if a
+	// picture of how evenly goroutines were served would show nothing.
+	mostAlike   = 1.5
+	mostLetters = 20 // of the name of a line
+)
+
+// extent is the lowest and the highest median.
+func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high float64) {
+	low, high = math.Inf(1), math.Inf(-1)
+	for _, c := range r.Cells {
+		if c.Shape != s || m.Shared && c.Goroutines == 1 {
+			continue
+		}
+		if v := m.Get(c.Median()); !math.IsNaN(v) {
+			low, high = min(low, v), max(high, v)
+		}
+	}
+	return low, high
+}
+
+// chart is a picture of one metric: a line for each target, the median of the repetitions,
+// and from the lowest to the highest of them a bar. What is zero or not known has no point.
+func chart(r *measure.Result, s measure.Shape, m measure.Metric) *lab.Chart {
+	c := &lab.Chart{X: lab.Plain("goroutines"), LogX: true, LogY: m.Name != "jain", Format: func(v float64) string { return short(m.Format(v)) }}
+	value := func(f measure.Figures) (v float64, ok bool) {
+		v = m.Get(f)
+		return v, !math.IsNaN(v) && !math.IsInf(v, 0) && v > 0
+	}
+	for _, target := range r.Targets {
+		line := &lab.Line{Name: lab.Plain(cut(target))} // also without a point: the others keep their colours
+		for _, n := range r.Goroutines {
+			cell := r.Cell(target, s, n)
+			if cell == nil || m.Shared && n == 1 {
+				continue
+			}
+			v, ok := value(cell.Median())
+			if !ok {
+				continue
+			}
+			from, to := v, v
+			for _, f := range cell.Repetitions {
+				if v, ok := value(f); ok {
+					from, to = min(from, v), max(to, v)
+				}
+			}
+			line.Points = append(line.Points, [2]float64{float64(n), v})
+			line.Ranges = append(line.Ranges, [2]float64{from, to})
+		}
+		c.Lines = append(c.Lines, line)
+	}
+	for _, line := range c.Lines {
+		if len(line.Points) > 0 {
+			return c
+		}
+	}
+	return &lab.Chart{}
+}
+
+// cut shortens a name to what a picture has room for.
+func cut(name string) string {
+	if letters := []rune(name); len(letters) > mostLetters {
+		return string(letters[:mostLetters-1]) + "…"
+	}
+	return name
+}
+
+var zeros = regexp.MustCompile(`\.0+( |[kM]|$)`)
+
+// short writes a round value without the zeros behind its point.
+func short(label string) string { return zeros.ReplaceAllString(label, "$1") }
 
 func list(m *markup.Writer, sentences []string) {
 	if len(sentences) == 0 {
@@ -131,16 +185,13 @@ func list(m *markup.Writer, sentences []string) {
 	m.End()
 }
 
-func writeTable(m *markup.Writer, t measure.Table, l language.Language) {
+func writeTable(m *markup.Writer, t measure.Table) {
 	m.Start("div", "class", "wide")
 	m.Start("table")
-	m.Element("caption", t.Metric.In(l))
+	m.Element("caption", t.Metric.Title)
 	m.Start("thead")
 	m.Start("tr")
-	for i, cell := range t.Head {
-		if i == 0 {
-			cell = measure.Goroutines(l)
-		}
+	for _, cell := range t.Head {
 		m.Element("th", cell, "scope", "col")
 	}
 	m.End()

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/batonhq/baton/lab/measure"
 )
 
 // A slack is how much a series may rise before that counts as growth: by by, or by the
@@ -66,19 +68,11 @@ func spanOf(values, ops []float64) span {
 		return span{Unjudged: "there are too few samples"}
 	}
 	third := n / 3
-	s := span{First: median(values[:third]), Last: median(values[n-third:]), Most: slices.Max(values), Pace: 1}
+	s := span{First: measure.Median(values[:third]), Last: measure.Median(values[n-third:]), Most: slices.Max(values), Pace: 1}
 	if before := ops[third-1] - ops[0]; before > 0 {
 		s.Pace = (ops[n-1] - ops[n-third]) / before
 	}
 	return s
-}
-
-func median(values []float64) float64 {
-	v := slices.Sorted(slices.Values(values))
-	if n := len(v); n%2 == 0 {
-		return (v[n/2-1] + v[n/2]) / 2
-	}
-	return v[len(v)/2]
 }
 
 // grew reports whether the series ends higher than noise explains. One value that is

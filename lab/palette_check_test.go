@@ -1,9 +1,11 @@
-package charts
+package lab
 
 import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"strings"
+	"testing"
 )
 
 // A linearRGB is a colour whose parts are amounts of light, from 0 to 1.
@@ -24,18 +26,18 @@ const (
 	leastContrast = 3  // what WCAG asks of lines
 )
 
-// Problems says what is wrong with the colours of lines on a paper, all in six hexadecimal
+// problemsOf says what is wrong with the colours of lines on a paper, all in six hexadecimal
 // digits: two that look alike to people with some sight of colours, and those that do not
 // stand out from the paper. It names colours by their places, from 0.
-func Problems(colours []string, paper string) (problems []string) {
+func problemsOf(colours []string, paper string) (problems []string) {
 	problem := func(format string, args ...any) { problems = append(problems, fmt.Sprintf(format, args...)) }
-	on, err := parse(paper)
+	on, err := linear(paper)
 	if err != nil {
 		problem("the paper is %q: %v", paper, err)
 	}
 	var all []linearRGB
 	for i, text := range colours {
-		c, err := parse(text)
+		c, err := linear(text)
 		if err != nil {
 			problem("colour %d is %q: %v", i, text, err)
 		}
@@ -45,7 +47,7 @@ func Problems(colours []string, paper string) (problems []string) {
 		}
 		for sight, matrix := range sights {
 			for j, other := range all[:i] {
-				if got := ciede2000(lab(seen(matrix, c)), lab(seen(matrix, other))); got < leastApart {
+				if got := ciede2000(cielab(seen(matrix, c)), cielab(seen(matrix, other))); got < leastApart {
 					problem("%s: colours %d and %d differ by %.1f, want %d", sight, j, i, got, leastApart)
 				}
 			}
@@ -54,7 +56,7 @@ func Problems(colours []string, paper string) (problems []string) {
 	return problems
 }
 
-func parse(text string) (c linearRGB, err error) {
+func linear(text string) (c linearRGB, err error) {
 	parts, err := hex.DecodeString(text)
 	if err == nil && len(parts) != len(c) {
 		err = fmt.Errorf("it has %d parts", len(parts))
@@ -84,7 +86,7 @@ func contrast(a, b linearRGB) float64 {
 	return max(light(a), light(b)) / min(light(a), light(b))
 }
 
-func lab(c linearRGB) [3]float64 {
+func cielab(c linearRGB) [3]float64 {
 	f := func(v float64) float64 {
 		if v > 216.0/24389 {
 			return math.Cbrt(v)
@@ -117,4 +119,42 @@ func ciede2000(p, q [3]float64) float64 {
 	from275 := (math.Mod(hue+720, 360) - 275) / 25
 	twist := -2 * seventh(chroma) * math.Sin(60*degree*math.Exp(-from275*from275))
 	return math.Sqrt(dl*dl + dc*dc + dh*dh + twist*dc*dh)
+}
+
+func TestProblems(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		colours, paper, want string
+	}{
+		{"0000c0 ed39a9 00ad0d", "ffffff", ""},
+		{"0000c0 0000d0", "ffffff", "trichromacy: colours 0 and 1 differ by 2."},
+		{"027676 a9446b", "ffffff", "protanopia: colours 0 and 1 differ by 9.0"},
+		{"dddddd", "ffffff", "colour 0 has contrast 1.36, want 3"},
+		{"0000c0", "16181b", "colour 0 has contrast 1."},
+		{"0000c", "ffffff", `colour 0 is "0000c"`},
+		{"0000c0", "fff0ff0f", `the paper is "fff0ff0f": it has 4 parts`},
+	} {
+		got := strings.Join(problemsOf(strings.Fields(c.colours), c.paper), "\n")
+		if !strings.Contains(got, c.want) || c.want == "" && got != "" {
+			t.Errorf("%s on %s: found %q, want %q", c.colours, c.paper, got, c.want)
+		}
+	}
+}
+
+// ciede2000 is right for pairs of Sharma, Wu and Dalal (2005).
+func TestCIEDE2000(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b [3]float64
+		want float64
+	}{
+		{[3]float64{50, 2.6772, -79.7751}, [3]float64{50, 0, -82.7485}, 2.0425},
+		{[3]float64{50, 2.5, 0}, [3]float64{73, 25, -18}, 27.1492},
+		{[3]float64{50, 2.5, 0}, [3]float64{58, 24, 15}, 19.4535},
+		{[3]float64{60.2574, -34.0099, 36.2677}, [3]float64{60.4626, -34.1751, 39.4387}, 1.2644},
+	} {
+		if got := ciede2000(c.a, c.b); math.Abs(got-c.want) > 1e-4 {
+			t.Errorf("%v and %v differ by %.4f, want %v", c.a, c.b, got, c.want)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package charts
+package lab
 
 import (
 	"slices"
@@ -19,7 +19,7 @@ func TestSpread(t *testing.T) {
 		{"at the bottom", []float64{99, 100}, []float64{90, 100}},
 		{"without room", make([]float64, 12), []float64{0, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 110}},
 	} {
-		if got := Spread(c.wanted, 10, 0, 100); !slices.Equal(got, c.want) {
+		if got := spread(c.wanted, 10, 0, 100); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestSpread(t *testing.T) {
 func TestLength(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]string{1: "1", -0.25: "-0.3", 12.04: "12", 1e3 / 3: "333.3"} {
-		if got := Length(v); got != want {
+		if got := length(v); got != want {
 			t.Errorf("%v is %s, want %s", v, got, want)
 		}
 	}

@@ -1,7 +1,4 @@
-// Package charts has what all charts with lines share: the marks that tell lines apart
-// without colours, where the names of lines stand, and whether their colours can be told
-// apart.
-package charts
+package lab
 
 import (
 	"cmp"
@@ -10,8 +7,8 @@ import (
 	"strconv"
 )
 
-// Marks are the paths, in SVG, of marks around 0,0.
-var Marks = []string{
+// marks tell lines apart without colours: paths, in SVG, around 0,0.
+var marks = []string{
 	"M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",               // disc
 	"M-3.2-3.2h6.4v6.4h-6.4z",                                     // square
 	"M0-4.4L4.2 3.2H-4.2z",                                        // triangle
@@ -24,15 +21,15 @@ var Marks = []string{
 	"M-4.4 0h3.2L0-4.4L1.2 0h3.2L0 4.4z",                                             // arrows
 }
 
-// Length writes a length or a coordinate, to a tenth of a pixel.
-func Length(v float64) string {
+// length writes a length or a coordinate, to a tenth of a pixel.
+func length(v float64) string {
 	return strconv.FormatFloat(math.Round(v*10)/10, 'f', -1, 64)
 }
 
-// Spread returns places for labels that want to stand at these: the same, in the same
+// spread returns places for labels that want to stand at these: the same, in the same
 // order, but that two of them are apart and all lie between top and bottom. They move as
 // little as it takes. If all together have no room, the last ones lie below bottom.
-func Spread(wanted []float64, apart, top, bottom float64) []float64 {
+func spread(wanted []float64, apart, top, bottom float64) []float64 {
 	order := make([]int, len(wanted))
 	for i := range order {
 		order[i] = i

@@ -108,6 +108,9 @@ type reply struct {
 	ID          int64             `json:"id"`
 	OK          bool              `json:"ok"`
 	Error       string            `json:"error"`
+	Event       string            `json:"event"`
+	Key         string            `json:"key"`
+	Owner       string            `json:"owner"`
 	Each        []each            `json:"each"`
 	Before      bool              `json:"before"`
 	Message     string            `json:"message"`

@@ -122,6 +122,49 @@ func TestTakeThatIsNotAll(t *testing.T) {
 	})
 }
 
+// A session that watches is told who has, had and wants locks, until it ends or may not any
+// more.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		of := &callers{}
+		of.set(t, "uid:7 - app/=lock,list other/=lock")
+		h.server.cfg.Caller = of.find
+		a, b := h.connect(), h.connect()
+		a.refused("denied", `{"id":1,"do":"watch"}`)
+		a.refused("denied", `{"id":1,"do":"watch","key":"other/"}`)
+		b.must(`{"id":1,"do":"lock","key":"other/x"}`)
+		next := func(want string) {
+			t.Helper()
+			r := a.next()
+			if got := strings.TrimSpace(r.Event + " " + r.Key + " " + r.Owner); r.ID != 2 || got != want {
+				t.Errorf("%v: %q, want %q", r, got, want)
+			}
+		}
+		a.send(`{"id":2,"do":"watch","key":"app/"}`)
+		next("ready")
+		b.must(`{"id":2,"do":"lock","key":"app/x","value":"me"}`)
+		next("got app/x me")
+		b.must(`{"id":3,"do":"unlock","lock":2}`)
+		next("ended app/x me")
+		of.set(t, "uid:7 - app/=lock other/=lock")
+		if r := a.next(); r.Error != "denied" || r.ID != 2 {
+			t.Errorf("got %v", r)
+		}
+		of.set(t, "uid:7 - =lock,list")
+		for i := range maxWatches {
+			a.send(`{"id":%d,"do":"watch","key":"none/"}`, 10+i)
+			if r := a.next(); r.Event != "ready" {
+				t.Errorf("got %v", r)
+			}
+		}
+		b.refused("busy", `{"id":9,"do":"watch","key":"none/"}`)
+		if h.server.users[-1].watches.Load() != maxWatches {
+			t.Error("the watches are not counted")
+		}
+	})
+}
+
 // An agent without rules and operations says so.
 func TestWithoutRules(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -35,6 +35,7 @@ const (
 	doLeader = "leader"
 	doTake   = "take"
 	doSettle = "settle"
+	doWatch  = "watch"
 	doOnce   = "once"
 	doFinish = "finish"
 )
@@ -110,6 +111,7 @@ var verbs = map[string]struct{ needs, may fields }{
 	doCheck:  {fieldLock, 0},
 	doWho:    {0, fieldKey},
 	doPing:   {0, 0},
+	doWatch:  {0, fieldKey},
 	doLeader: {fieldKey, 0},
 	doTake:   {fieldRule | fieldKey, fieldTier | fieldCost | fieldAlso | fieldReserve},
 	doSettle: {fieldTake | fieldCost, 0},

@@ -78,7 +78,7 @@ type Caller interface {
 
 	// May returns nil if the caller may do what verb says with a key, else an error that
 	// tells the client so. Verbs are "lock", for locks of every kind and elections; "list",
-	// for who, where the key is the beginning of all keys that are asked for; "limit", for
+	// for who and watch, where the key is the beginning of all keys that are asked for; "limit", for
 	// take; and "once".
 	May(verb, key string) error
 }
@@ -133,6 +133,7 @@ type user struct {
 	id       int64 // -1: the system does not tell
 	sessions int   // guarded by Server.mu
 	locks    atomic.Int64
+	watches  atomic.Int64
 	asks     atomic.Int64 // requests to the store that hold nothing
 }
 

@@ -157,6 +157,10 @@ func (s *session) do(r request, received time.Time) {
 		if s.permits(r, roles.List) {
 			s.send(line(s.server.table.who(r.ID, r.Key)))
 		}
+	case doWatch:
+		if s.permits(r, roles.List) {
+			s.follow(r)
+		}
 	case doPing:
 		s.answer(answer{ID: r.ID, OK: true})
 	case doLeader:

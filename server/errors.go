@@ -8,6 +8,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/internal/handle"
 )
@@ -40,7 +41,7 @@ func (s *Server) failure(what string, err error) error {
 		return as(connect.CodeUnavailable, err)
 	case errors.Is(err, errors.ErrUnsupported):
 		return as(connect.CodeUnimplemented, err)
-	case errors.As(err, new(*busyError)):
+	case errors.As(err, new(*busyError)), errors.As(err, new(*lockfeed.TooManyError)):
 		return as(connect.CodeResourceExhausted, err)
 	case errors.Is(err, handle.Err), errors.As(err, new(*driver.KeyError)), errors.As(err, new(*driver.RequestError)),
 		errors.As(err, new(*rules.UnknownError)), errors.As(err, new(*rules.RequestError)), errors.As(err, new(*limits.Error)):

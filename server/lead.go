@@ -69,7 +69,7 @@ func (s *Server) leads(c *call, t election.Term) *batonv1.LeaderResponse {
 
 // Observe implements batonv1connect.LocksHandler.
 func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out *connect.ServerStream[batonv1.LeaderResponse]) error {
-	return s.stream(ctx, roles.Lock, r.Key, func(ctx context.Context, c *call) error {
+	return s.stream(ctx, &s.streams, maxStreams, roles.Lock, r.Key, func(ctx context.Context, c *call) error {
 		if err := check.Key(r.Key); err != nil {
 			return err
 		}
@@ -93,7 +93,7 @@ func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out
 
 // stream runs f until it returns, the client has gone, the caller may not do that any more, or
 // the server is being stopped.
-func (s *Server) stream(ctx context.Context, verb, key string, f func(context.Context, *call) error) (err error) {
+func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key string, f func(context.Context, *call) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = s.failure("a stream", err)
@@ -108,10 +108,10 @@ func (s *Server) stream(ctx context.Context, verb, key string, f func(context.Co
 		return err
 	}
 	name := c.caller.Name()
-	if !s.streams.enter(name, maxStreams) {
-		return &busyError{fmt.Sprintf("as many streams of this caller are open as may, %d: end one", maxStreams)}
+	if !of.enter(name, most) {
+		return &busyError{fmt.Sprintf("as many streams of this caller are open as may, %d: end one", most)}
 	}
-	defer s.streams.leave(name)
+	defer of.leave(name)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watched := make(chan struct{})
@@ -126,15 +126,15 @@ func (s *Server) stream(ctx context.Context, verb, key string, f func(context.Co
 				return
 			case <-time.After(recheckEvery):
 			}
-			of, err := c.again()
-			if err == nil && of.Name() != name {
+			who, err := c.again()
+			if err == nil && who.Name() != name {
 				err = errors.New("the caller has another name now: call again")
 			}
 			if err != nil {
 				cancel(s.unknown(c, err))
 				return
 			}
-			if err := of.May(verb, key); err != nil {
+			if err := who.May(verb, key); err != nil {
 				cancel(connect.NewError(connect.CodePermissionDenied, errors.New(driver.Printable(err.Error()))))
 				return
 			}

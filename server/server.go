@@ -129,8 +129,8 @@ type Server struct {
 	waits tally // of those that wait, by caller
 	lists tally // of lists under way
 
-	streams tally
-	health  health
+	streams, feeds tally // of streams that are open
+	health         health
 
 	leaving  atomic.Bool   // Drain was called
 	stopping chan struct{} // closed by Shutdown
@@ -172,6 +172,7 @@ func New(cfg Config) (*Server, error) {
 	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
 	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
 	mux.HandleFunc(limitPath, s.limit)
+	mux.HandleFunc(eventsPath, s.events)
 	guarded := s.Guard(mux)
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)

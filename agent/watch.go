@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"github.com/batonhq/baton/internal/lockfeed"
+	"github.com/batonhq/baton/internal/roles"
+)
+
+// maxWatches is how many watches the sessions of one user may have: each reads lists.
+const maxWatches = 8
+
+// A watchLine tells of one event.
+type watchLine struct {
+	lockfeed.Event
+	ID   int64  `json:"id"`
+	OK   bool   `json:"ok"`
+	What string `json:"event"`
+}
+
+// follow tells what happens to the locks below a prefix, until the session ends.
+func (s *session) follow(r request) {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	if s.user.watches.Add(1) > maxWatches {
+		s.mu.Unlock()
+		s.user.watches.Add(-1)
+		s.refuse(r, codeBusy, "user %d has %d watches at this agent, as many as a user is allowed", s.user.id, maxWatches)
+		return
+	}
+	s.busy.Add(1)
+	s.mu.Unlock()
+	go func() {
+		defer s.busy.Done()
+		defer s.user.watches.Add(-1)
+		err := lockfeed.Follow(s.ctx, s.server.locks.List, r.Key, func(all []lockfeed.Event) error {
+			if !s.permits(r, roles.List) {
+				return errWatchEnded
+			}
+			for _, e := range all {
+				s.send(line(watchLine{e, r.ID, true, e.What})) // which ends the session of a client that does not read
+			}
+			return nil
+		})
+		var many *lockfeed.TooManyError
+		switch {
+		case err == nil, errors.Is(err, errWatchEnded), errors.Is(err, context.Canceled):
+		case errors.As(err, &many):
+			s.refuse(r, codeBusy, "%v", many)
+		default:
+			s.fail(r.ID, err)
+		}
+	}()
+}
+
+// errWatchEnded is for a user who may not watch any more, and has been told.
+var errWatchEnded = errors.New("the watch was ended")

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"connectrpc.com/connect"
+
+	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/lockfeed"
+	"github.com/batonhq/baton/internal/roles"
+)
+
+const (
+	eventsPath  = "/v1/events"
+	fieldPrefix = "Baton-Prefix"
+
+	// maxFeeds is how many feeds of events one caller may have: each reads lists.
+	maxFeeds = 8
+
+	// heartbeat is the longest time between two lines to a client.
+	heartbeat = 5 * time.Second
+)
+
+// events sends what happens to the locks below a prefix, as server-sent events.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) {
+	prefix, err := eventsPrefix(r)
+	if err != nil {
+		s.writeError(w, r, s.failure(eventsPath, err))
+		return
+	}
+	began := false
+	err = s.stream(r.Context(), &s.feeds, maxFeeds, roles.List, prefix, func(ctx context.Context, c *call) error {
+		out, last := http.NewResponseController(w), time.Now()
+		send := func(text []byte) error {
+			c.answer() // a client that does not read is cut off
+			if _, err := w.Write(text); err != nil {
+				return errGone
+			}
+			if out.Flush() != nil {
+				return errGone
+			}
+			c.rest()
+			last = time.Now()
+			return nil
+		}
+		return lockfeed.Follow(ctx, s.locks.List, prefix, func(all []lockfeed.Event) error {
+			if !began {
+				began = true
+				h := w.Header()
+				h.Set("Content-Type", "text/event-stream")
+				h.Set("Cache-Control", "no-store")
+				h.Set("X-Accel-Buffering", "no") // of nginx
+			}
+			var text bytes.Buffer
+			for _, e := range all {
+				data, err := json.Marshal(e)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(&text, "id: %d\nevent: %s\ndata: %s\n\n", e.ID, e.What, data)
+			}
+			if text.Len() == 0 {
+				if time.Since(last) < heartbeat {
+					return nil
+				}
+				text.WriteString(":\n\n")
+			}
+			return send(text.Bytes())
+		})
+	})
+	switch {
+	case err == nil, errors.Is(err, errGone), connect.CodeOf(err) == connect.CodeCanceled:
+	case !began:
+		s.writeError(w, r, err)
+	default:
+		why, _ := json.Marshal(map[string]string{"code": connect.CodeOf(err).String(), "message": err.Error()})
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		fmt.Fprintf(w, "event: end\ndata: %s\n\n", why)
+	}
+}
+
+// eventsPrefix is what a request for events is about. Keys do not belong into addresses.
+func eventsPrefix(r *http.Request) (string, error) {
+	values := r.Header.Values(fieldPrefix)
+	site := r.Header.Get("Sec-Fetch-Site")
+	switch {
+	case r.Method != http.MethodGet:
+		return "", bad("%s is asked by GET", eventsPath)
+	case r.URL.RawQuery != "":
+		return "", bad("%s has no query: keys do not belong into addresses, which are logged and decoded on the way. Use the header %s", eventsPath, fieldPrefix)
+	case site != "" && site != "same-origin" && site != "none": // other methods than GET the guard refuses
+		return "", connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
+	case len(values) > 1:
+		return "", bad("the header has %s twice", fieldPrefix)
+	case len(values) == 0:
+		return "", nil
+	case !utf8.ValidString(values[0]) || len(values[0]) > check.MaxKey:
+		return "", bad("%s is UTF-8 of at most %d bytes", fieldPrefix, check.MaxKey)
+	}
+	return values[0], nil
+}

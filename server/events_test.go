@@ -1,0 +1,126 @@
+package server
+
+import (
+	"bufio"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/batonhq/baton/store/memstore"
+)
+
+// subscribe asks for events, and returns the lines of the answer.
+func subscribe(t *testing.T, addr, prefix string, header ...string) (*http.Response, *bufio.Scanner) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, addr+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Baton-Prefix", prefix)
+	for i := 0; i < len(header); i += 2 {
+		r.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { res.Body.Close() })
+	return res, bufio.NewScanner(res.Body)
+}
+
+// next is the next event, as "what data".
+func next(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	what := ""
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			what = name
+		}
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+			return what + " " + data
+		}
+	}
+	return "end of the stream"
+}
+
+// Server-sent events tell who has, had and wants locks, and end when the server is stopped.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	s := replica(t, memstore.New())
+	addr := "http://" + serve(t, s)
+	c := &caller{t: t, addrs: [2]string{addr, addr}}
+	c.want(200, "x", "Acquire", m{"key": "other", "owner": "o"})
+	first := c.want(200, "x", "Acquire", m{"key": "app/a", "owner": "one"})
+	res, lines := subscribe(t, addr, "app/")
+	if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%v", res)
+	}
+	want := func(parts ...string) {
+		t.Helper()
+		got := next(t, lines)
+		for _, part := range parts {
+			if !strings.Contains(got, part) {
+				t.Errorf("%s, want %s", got, part)
+			}
+		}
+	}
+	want(`got {"key":"app/a"`, `"mode":"exclusive"`, `"token":"`)
+	want("ready {}")
+	waiting := make(chan string)
+	go func() {
+		_, answer, _ := post(t, addr+"/baton.v1.Locks/Acquire", `{"key":"app/a","owner":"two","wait_ms":20000}`)
+		waiting <- answer["state"].(string)
+	}()
+	want(`waits {"key":"app/a","waiting":1,"owners":["two"]}`)
+	c.want(200, "x", "Release", m{"handle": first["handle"]})
+	if got := <-waiting; got != "HELD" {
+		t.Error(got)
+	}
+	want("ended ")
+	want("got ", `"owner":"two"`)
+	want(`waits {"key":"app/a","waiting":0}`)
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	want("end ", "unavailable")
+	want("end of the stream")
+}
+
+// What the events refuse.
+func TestEventsThatAreRefused(t *testing.T) {
+	t.Parallel()
+	addr := named(t, memstore.New(), "rules: []")
+	for _, c := range []struct {
+		prefix string
+		header []string
+		status int
+	}{
+		{"secret/", nil, 403},
+		{"a", []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"a", []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{strings.Repeat("x", 600), nil, 400},
+		{"\xff", nil, 400},
+	} {
+		if res, _ := subscribe(t, addr, c.prefix, c.header...); res.StatusCode != c.status {
+			t.Errorf("%.20q %v: %d, want %d", c.prefix, c.header, res.StatusCode, c.status)
+		}
+	}
+	for _, url := range []string{addr + "/v1/events?prefix=a"} {
+		if res, err := http.Get(url); err != nil || res.StatusCode != 400 {
+			t.Errorf("%s: %v, %v", url, res, err)
+		}
+	}
+	if status, _, _ := post(t, addr+"/v1/events", "{}"); status != 400 {
+		t.Errorf("POST: %d", status)
+	}
+	for i := range maxFeeds + 1 {
+		res, lines := subscribe(t, addr, "a", "Caller", "many")
+		if i == maxFeeds {
+			if res.StatusCode != 429 {
+				t.Errorf("one too many: %d", res.StatusCode)
+			}
+		} else if got := next(t, lines); got != "ready {}" {
+			t.Error(got)
+		}
+	}
+}

@@ -5,5 +5,5 @@ import "embed"
 
 // Files are those that the programs of package lab/verify/workers need.
 //
-//go:embed python/baton.py php/baton.php
+//go:embed python/baton/__init__.py python/baton/common.py php/baton.php
 var Files embed.FS

@@ -23,6 +23,14 @@ var rows = []struct {
 }{
 	{"lock, try, unlock", each("", lockAndUnlock)},
 	{"kinds and keys", each("", kindsAndKeys)},
+	{"numbers that are none", each("", numbers)},
+	{"once", each("", onlyOnce)},
+	{"limits", each("", limits)},
+	{"leader", each("", leads)},
+	{"an error under the lock", each("", raises)},
+	{"a wait is interrupted", each(interrupted, interrupts)},
+	{"threads", each(threaded, threads)},
+	{"the lock is forgotten", each("", forgets)},
 	{"what only it has", each("", onlyIts)},
 	{"the process forks", each(forked, forks)},
 	{"child processes", each(freed, children)},
@@ -35,6 +43,8 @@ var rows = []struct {
 	{"an answer is lost", each(freed, lostAnswer)},
 	{"the agent is killed", agentKilled},
 	{"the agent ends", agentEnds},
+	{"the agent comes again", each(freed, agentAgain)},
+	{"the agent is slow", each(freed, agentSlow)},
 	{"the holder is killed", pairs},
 }
 
@@ -43,28 +53,35 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, s := range sites {
 		t.Run(s.name, func(t *testing.T) {
+			s.wanted(t)
 			t.Parallel()
+			shared := newHost(t, s.make(t).url)
+			for _, l := range append(tried(false), tried(true)...) {
+				shared.at(l)
+			}
 			for _, row := range rows {
 				t.Run(row.name, func(t *testing.T) {
 					t.Parallel()
-					row.run(t, s.make(t))
+					own := s.make(t)
+					own.shared = shared
+					row.run(t, own)
 				})
 			}
 		})
 	}
 }
 
-// each makes a row of what is tried with one client at a time, all on the same host.
+// each makes a row of what is tried with one client at a time, all on the same host, which
+// is that of other rows, too: each has keys of its own.
 func each(needs string, f func(*testing.T, *host, language)) func(*testing.T, store) {
 	return func(t *testing.T, s store) {
-		h := newHost(t, s.url)
+		h := s.shared
 		for _, l := range languages {
 			if !l.can(needs) {
 				continue // TestTableOfAbilities sees that README.md says so
 			}
 			t.Run(l.name, func(t *testing.T) {
 				l.wanted(t)
-				h.at(l)
 				own := *h
 				own.t, own.dir = t, folder(t)
 				f(t, &own, l)
@@ -82,10 +99,20 @@ func all(t *testing.T, h *host, clients []language) (holders []*process) {
 	for _, p := range holders {
 		p.send("lock %s - - -", p.key())
 	}
-	for _, p := range holders {
+	for i, p := range holders {
 		p.expect("ok", "lock")
+		keep(holders[:i+1])
 	}
 	return holders
+}
+
+// keep lets the clients renew their locks that do so when they are asked.
+func keep(holders []*process) {
+	for _, p := range holders {
+		if !p.l.can(renews) {
+			p.number("check")
+		}
+	}
 }
 
 // key is the name of the client, as a key.
@@ -99,8 +126,11 @@ func lockAndUnlock(t *testing.T, h *host, l language) {
 	if who := h.who(key); !l.http && (len(who.Locks) != 1 || who.Locks[0].Token != strconv.FormatInt(first, 10)) {
 		t.Errorf("the token is %d, the agent says %+v", first, who.Locks)
 	}
-	if said := b.must("held", "lock %s 0 - -", key); !strings.Contains(said, "the holder is ") && !l.http {
+	if said := b.must("held", "lock %s 0 - -", key); !strings.Contains(said, "the holder is ") && !strings.Contains(said, "is held by ") {
 		t.Errorf("it does not name the holder: %s", said)
+	}
+	if said := b.must("ok", "try %s", key); said != "ok none" {
+		t.Errorf("of a lock that is held try says %q", said)
 	}
 	if said := b.must("held", "lock %s 200 - -", key); !strings.Contains(said, "the wait is over") && !l.http {
 		t.Errorf("it does not say that the wait is over: %s", said)
@@ -112,6 +142,20 @@ func lockAndUnlock(t *testing.T, h *host, l language) {
 		t.Errorf("the token %d comes after %d", second, first)
 	}
 	b.must("ok", "unlock")
+	a.number("try %s", key)
+	a.promise()
+	a.must("ok", "unlock")
+	if said := l.start(t, nowhere(l)).must("error", "lock %s 0 - -", key); !strings.Contains(said, map[bool]string{false: "BATON_AGENT", true: "BATON_SERVER"}[l.http]) {
+		t.Errorf("where nothing listens it does not name the next step: %s", said)
+	}
+}
+
+// nowhere is where nothing listens.
+func nowhere(l language) string {
+	if l.http {
+		return "http://127.0.0.1:1"
+	}
+	return "/nowhere/agent.sock"
 }
 
 // bad is the code of a request that makes no sense.
@@ -128,14 +172,9 @@ func kindsAndKeys(t *testing.T, h *host, l language) {
 	a.must("ok", "unlock")
 	a.must("error "+bad(l), "lock %sx - - -", longest)
 	a.must("error "+bad(l), "lock \x1b - - -")
-	if l.can(everyKey) {
-		a.lock(`"\'€𝄞<>&`)
-		b.must("held", `lock "\'€𝄞<>& 0 - -`)
-		a.must("ok", "unlock")
-	}
-	if !l.can(kinds) {
-		return
-	}
+	a.lock(`"\'€𝄞<>&`)
+	b.must("held", `lock "\'€𝄞<>& 0 - -`)
+	a.must("ok", "unlock")
 	readers, permits := "readers-"+a.key(), "permits-"+a.key()
 	a.number("lock %s 0 - shared", readers)
 	b.number("lock %s 0 - shared", readers)
@@ -176,7 +215,7 @@ func children(t *testing.T, h *host, l language) {
 		}
 		p, life := l.start(t, h.socket), pipe(t, h)
 		p.lock("parent")
-		child := int(p.number("%s %s", verb, life.Name()))
+		child := int(p.number("%s %s", verb, life))
 		p.kill()
 		keeps := verb == "spawn" && !l.can(spawned)
 		if keeps {
@@ -190,26 +229,38 @@ func children(t *testing.T, h *host, l language) {
 		if err := syscall.Kill(child, 0); err != nil {
 			t.Errorf("the child does not live: %v", err)
 		}
-		_ = life.Close()
+		life.end(t)
 		if keeps {
 			h.free("parent", "the child has ended")
 		}
 	}
 }
 
-// pipe makes a named pipe, which ends when it is closed.
-func pipe(t *testing.T, h *host) *os.File {
+// A life is a named pipe, which a child reads from until it ends.
+type life string
+
+func pipe(t *testing.T, h *host) life {
 	t.Helper()
 	name := filepath.Join(h.dir, fmt.Sprintf("life%d", time.Now().UnixNano()))
 	if err := syscall.Mkfifo(name, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	t.Cleanup(func() {
+		if f, err := os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil { // a child reads still
+			_ = f.Close()
+		}
+	})
+	return life(name)
+}
+
+// end ends the pipe, once the child has opened it.
+func (l life) end(t *testing.T) {
+	t.Helper()
+	f, err := os.OpenFile(string(l), os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = f.Close() })
-	return f
+	_ = f.Close()
 }
 
 // stopped: a process that is stopped keeps its lock, unless it has bounded that itself.
@@ -305,6 +356,7 @@ func outlast(t *testing.T, holders []*process, elsewhere *host, happen func()) {
 	for i, p := range holders {
 		got[i] = elsewhere.take(p.key())
 		elsewhere.awaitWaiter(p.key())
+		keep(holders)
 	}
 	for i, p := range holders {
 		until[i] = p.promise()
@@ -362,7 +414,7 @@ func hangs(t *testing.T, s store) {
 	for _, p := range checks {
 		unlock, wait := p.l.start(t, h.at(p.l)), p.l.start(t, h.at(p.l))
 		unlock.lock("unlocked-" + p.key())
-		wait.send("lock wanted %s - -", map[bool]string{false: "-", true: "3000"}[p.l.http])
+		wait.send("lock wanted %s - -", map[bool]string{false: "-", true: "8000"}[p.l.http])
 		unlocks, waits, begins = append(unlocks, unlock), append(waits, wait), append(begins, p.l.start(t, h.at(p.l)))
 	}
 	h.awaitWaiters("wanted", len(tried(false)))
@@ -429,6 +481,39 @@ func agentEnds(t *testing.T, s store) {
 	for _, p := range holders {
 		p.must("lost", "check")
 	}
+}
+
+// agentAgain: who finds the agent again has lost its lock, and gets others at once.
+func agentAgain(t *testing.T, h *host, l language) {
+	own := newHost(t, h.store)
+	p := l.start(t, own.socket)
+	p.lock("again-" + p.key())
+	own.signal(syscall.SIGKILL)
+	<-own.ended
+	p.must("lost", "check")
+	p.must("error agent", "lock other - - -")
+	own.start()
+	p.lock("another-" + p.key())
+	p.promise()
+	p.must("ok", "unlock")
+	p.number("lock again-%s %d - -", p.key(), patience.Milliseconds()) // once its TTL is over
+	p.must("ok", "unlock")
+}
+
+// agentSlow: the time that answers need is in what check tells.
+func agentSlow(t *testing.T, h *host, l language) {
+	proxy := h.proxied()
+	proxy.delay.Store(int64(500 * time.Millisecond))
+	a, b := l.start(t, proxy.socket), l.start(t, h.socket)
+	a.lock("slow")
+	asked := time.Now()
+	left := time.Duration(a.number("check")) * time.Millisecond
+	if left <= 0 || left > ttl-time.Since(asked) {
+		t.Errorf("after %v check tells %v of a TTL of %v", time.Since(asked), left, ttl)
+	}
+	b.must("held", "lock slow 0 - -")
+	a.must("ok", "unlock")
+	b.free("slow", "it was unlocked")
 }
 
 // pairs: a process that is killed hands its lock over to the next one, from each language

@@ -20,6 +20,7 @@ func TestNoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for _, s := range sites {
 		t.Run(s.name, func(t *testing.T) {
+			s.wanted(t)
 			t.Parallel()
 			h := newHost(t, s.make(t).url)
 			file := filepath.Join(h.dir, "number")

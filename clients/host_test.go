@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,10 +29,10 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-const (
-	patience = time.Minute
-	ttl      = 4 * time.Second
-)
+const patience = time.Minute
+
+// ttl is long enough for the many processes of the long tests.
+var ttl = map[bool]time.Duration{false: 4 * time.Second, true: 8 * time.Second}[os.Getenv("BATON_LONG") == "1"]
 
 // built is a folder for what is compiled once for all tests.
 var built string
@@ -81,6 +82,7 @@ type store struct {
 	url    string
 	behind string                         // the same, for an agent that is to lose it
 	stop   func(*testing.T) (heal func()) // what is behind does not answer
+	shared *host                          // for all rows about one client at a time
 }
 
 var sites = []site{
@@ -88,14 +90,14 @@ var sites = []site{
 		server := testserver.SharedRedis(t)
 		proxy := faultproxy.New(t, server.Addr)
 		prefix := "?prefix=" + strings.ReplaceAll(t.Name(), "/", "-") + ":"
-		return store{"redis://" + server.Addr + prefix, "redis://" + proxy.Addr + prefix, func(*testing.T) func() {
+		return store{url: "redis://" + server.Addr + prefix, behind: "redis://" + proxy.Addr + prefix, stop: func(*testing.T) func() {
 			proxy.Hold(faultproxy.ToServer)
 			return proxy.Heal
 		}}
 	}},
 	{"sqlite", func(t *testing.T) store {
 		file := filepath.Join(folder(t), "baton.db")
-		return store{"sqlite:" + file, "sqlite:" + file, func(t *testing.T) func() {
+		return store{url: "sqlite:" + file, behind: "sqlite:" + file, stop: func(t *testing.T) func() {
 			db, err := sql.Open("sqlite", file)
 			if err != nil {
 				t.Fatal(err)
@@ -117,6 +119,14 @@ var sites = []site{
 			}
 		}}
 	}},
+}
+
+// wanted skips what only the long tests try.
+func (s site) wanted(t *testing.T) {
+	t.Helper()
+	if s.name != sites[0].name {
+		testserver.Long(t)
+	}
 }
 
 // folder makes one whose path is short enough for sockets, which those of t.TempDir are
@@ -158,37 +168,52 @@ func (h *host) at(l language) string {
 	}
 	for len(h.urls) < 2 {
 		addr := testserver.FreeAddr(h.t)
-		server := baton(h.t, "serve", "--store", h.store, "--listen", addr, "--secret-file", secret)
-		server.Stderr = h.t.Output()
-		if err := testserver.Start(server); err != nil {
-			h.t.Fatal(err)
-		}
-		h.t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
-		listens(h.t, "tcp", addr)
-		h.servers, h.urls = append(h.servers, server), append(h.urls, "http://"+addr)
+		h.servers, h.urls = append(h.servers, nil), append(h.urls, "http://"+addr)
+		h.serve(len(h.urls) - 1)
 	}
 	return strings.Join(h.urls, ",")
 }
 
+// serve starts a server, for the first time or again.
+func (h *host) serve(i int) {
+	h.t.Helper()
+	addr := strings.TrimPrefix(h.urls[i], "http://")
+	server := baton(h.t, "serve", "--store", h.store, "--listen", addr, "--secret-file", filepath.Join(h.dir, "secret"), "--rules", "testdata/rules.yaml")
+	server.Stderr = h.t.Output()
+	if err := testserver.Start(server); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = server.Process.Kill(); _ = server.Wait() })
+	listens(h.t, "tcp", addr)
+	h.servers[i] = server
+}
+
 func newHost(t *testing.T, url string) *host {
 	t.Helper()
-	h := &host{t: t, store: url, dir: folder(t), ended: make(chan struct{})}
+	h := &host{t: t, store: url, dir: folder(t)}
 	h.socket = filepath.Join(h.dir, "agent.sock")
-	h.agent = baton(t, "agent", "--store", url, "--socket", h.socket, "--ttl", ttl.String())
-	h.agent.Stderr = t.Output()
-	if err := testserver.Start(h.agent); err != nil {
-		t.Fatal(err)
+	h.start()
+	return h
+}
+
+// start starts the agent.
+func (h *host) start() {
+	h.t.Helper()
+	agent, ended := baton(h.t, "agent", "--store", h.store, "--socket", h.socket, "--ttl", ttl.String(), "--rules", "testdata/rules.yaml"), make(chan struct{})
+	h.agent, h.ended = agent, ended
+	agent.Stderr = h.t.Output()
+	if err := testserver.Start(agent); err != nil {
+		h.t.Fatal(err)
 	}
 	go func() {
-		_ = h.agent.Wait() // it is killed
-		close(h.ended)
+		_ = agent.Wait() // it is killed
+		close(ended)
 	}()
-	t.Cleanup(func() {
-		_ = h.agent.Process.Kill()
-		<-h.ended
+	h.t.Cleanup(func() {
+		_ = agent.Process.Kill()
+		<-ended
 	})
-	listens(t, "unix", h.socket)
-	return h
+	listens(h.t, "unix", h.socket)
 }
 
 // listens returns when something listens there.
@@ -349,7 +374,8 @@ type proxy struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	lose  string // requests with this reach the agent, the answer to the next is lost, and the connection
+	delay atomic.Int64 // of each line to the client, in nanoseconds
+	lose  string       // requests with this reach the agent, the answer to the next is lost, and the connection
 }
 
 // proxied puts a proxy in front of the agent.
@@ -413,6 +439,7 @@ func (p *proxy) serve(ctx context.Context, client net.Conn) {
 			return
 		default:
 		}
+		time.Sleep(time.Duration(p.delay.Load())) // a slow agent
 		if _, err := fmt.Fprintln(client, in.Text()); err != nil {
 			return
 		}

@@ -5,10 +5,10 @@ package clients
 import (
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"strings"
@@ -16,8 +16,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/batonhq/baton/internal/testserver"
 )
 
 // The clients for servers, at two servers with one secret.
@@ -27,6 +25,7 @@ func TestServers(t *testing.T) {
 		for _, l := range languages {
 			if l.http {
 				t.Run(s.name+"/"+l.name, func(t *testing.T) {
+					s.wanted(t)
 					l.wanted(t)
 					t.Parallel()
 					testServers(t, s.make(t).url, l)
@@ -38,7 +37,9 @@ func TestServers(t *testing.T) {
 
 func testServers(t *testing.T, store string, l language) {
 	h := newHost(t, store)
-	start := func() *process { return l.start(t, h.at(l)) }
+	h.at(l)
+	slashes := strings.Join(h.urls, "/ , ") + "/"
+	start := func() *process { return l.start(t, slashes) }
 	a, b, local := start(), start(), l.start(t, h.socket)
 
 	// Each way to the lock excludes the other, and the tokens rise through both.
@@ -62,26 +63,6 @@ func testServers(t *testing.T, store string, l language) {
 	b.number("lock readers 0 - shared")
 	b.must("ok", "unlock")
 	a.must("ok", "unlock")
-
-	language, _, _ := strings.Cut(l.name, ",")
-	for _, code := range blocks(t, strings.ToLower(language)+"/README.md")[map[string]string{"Python": "python", "Node": "js"}[language]] {
-		if !strings.Contains(code, "7420") {
-			continue // it is about the agent
-		}
-		code = strings.Replace(code, "http://127.0.0.1:7420", h.urls[0], 1)
-		var page *exec.Cmd
-		switch language {
-		case "Python":
-			page = exec.Command(pythonProgram(t), "-B", "-c", "write = print\ndef pay(): pass\n"+code)
-			page.Env = append(os.Environ(), "PYTHONPATH=python")
-		case "Node":
-			code = strings.Replace(code, "baton-agent/http", "./node/baton_http.mjs", 1)
-			page = exec.Command(testserver.Node(t), "--input-type=module", "--eval", "const write = console.log, pay = () => {};\n"+code)
-		}
-		if out, err := page.CombinedOutput(); err != nil || len(out) == 0 {
-			t.Errorf("the page: %v\n%s", err, out)
-		}
-	}
 
 	// A client that gives up while it waits says so, and waits for no position to run out.
 	holder := h.other()
@@ -114,28 +95,14 @@ func testServers(t *testing.T, store string, l language) {
 	}))
 	denied.must("error permission_denied", "lock given-up - - -")
 	await("Cancel")
-	if language == "Python" { // in Node a signal ends the process
-		interrupted := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
+	if l.can(interrupted) {
+		ended := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
 			calls <- call
 			return true
 		}))
-		interrupted.send("lock given-up - - -")
-		await("Acquire")
-		interrupted.signal(syscall.SIGINT)
-		interrupted.expect("interrupted", "lock")
+		ended.must("ok", "interrupt given-up")
 		await("Cancel")
 	}
-
-	// The answer to a release is lost. That the other server knows of no lease is success.
-	lossy := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
-		if call == "Release" {
-			panic(http.ErrAbortHandler)
-		}
-		return true
-	})+","+h.urls[1])
-	lossy.lock("lossy")
-	lossy.must("ok", "unlock")
-	h.free("lossy", "the answer to its release was lost")
 
 	// The server is slow to release a lock that was valid when unlock was called: that the
 	// server does not know it after its end is no loss. A process that a busy machine has
@@ -166,16 +133,7 @@ func testServers(t *testing.T, store string, l language) {
 		}
 	}
 
-	// A server dies. The lock is renewed at the other, and released there.
-	released := start()
-	released.lock("released")
-	a.lock("kept")
-	if err := h.servers[0].Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	released.must("ok", "unlock")
-	h.free("released", "a server has died")
-	over := time.Now().Add(ttl * 5 / 4)
+	// A process that is stopped loses its lock.
 	b.lock("stopped")
 	until := b.promise()
 	b.signal(syscall.SIGSTOP)
@@ -185,8 +143,19 @@ func testServers(t *testing.T, store string, l language) {
 	b.signal(syscall.SIGCONT)
 	b.must("lost", "check")
 	b.must("lost", "unlock")
-	time.Sleep(time.Until(over)) // the TTL
-	a.promise()
+
+	// A server dies. The lock is renewed at the other, and released there.
+	released := start()
+	released.lock("released")
+	a.lock("kept")
+	if err := h.servers[0].Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	released.must("ok", "unlock")
+	h.free("released", "a server has died")
+	for over := time.Now().Add(ttl * 5 / 4); time.Now().Before(over); time.Sleep(ttl / 10) {
+		a.promise() // some clients renew a lock when they are asked for it
+	}
 
 	if out, err := baton(t, "--store", store, "break", "--yes", "kept").CombinedOutput(); err != nil {
 		t.Fatalf("break: %v\n%s", err, out)
@@ -220,6 +189,150 @@ func testServers(t *testing.T, store string, l language) {
 	_ = h.servers[1].Process.Kill()
 	_ = h.servers[1].Wait()
 	a.must("error unavailable", "lock k 0 - -")
+}
+
+// The clients for servers, at servers that fail.
+func TestServersThatFail(t *testing.T) {
+	t.Parallel()
+	for _, l := range languages {
+		if l.http {
+			t.Run(l.name, func(t *testing.T) {
+				l.wanted(t)
+				t.Parallel()
+				h := newHost(t, sites[1].make(t).url)
+				h.at(l)
+				for _, row := range []struct {
+					name string
+					run  func(*testing.T, *host, language)
+				}{
+					{"an answer is lost", lostAnswers}, {"they go and come", goAndCome}, {"they are slow", tooSlow}, {"they answer what was not asked", notBelieved},
+				} {
+					t.Run(row.name, func(t *testing.T) {
+						t.Parallel()
+						row.run(t, h, l)
+					})
+				}
+			})
+		}
+	}
+}
+
+// lostAnswers: a call is carried out, and its answer is lost. It is repeated at another
+// server, and finds what the first one did.
+func lostAnswers(t *testing.T, h *host, l language) {
+	var lose atomic.Value
+	lose.Store("")
+	p, other := l.start(t, between(t, h.urls[0], func(_ http.ResponseWriter, call string) bool {
+		if lose.CompareAndSwap(call, "") {
+			panic(http.ErrAbortHandler)
+		}
+		return true
+	})+","+h.urls[1]), l.start(t, h.urls[1])
+	for _, call := range []string{"Acquire", "Release"} {
+		lose.Store(call)
+		p.lock("lossy")
+		p.promise()
+		p.must("ok", "unlock")
+		other.free("lossy", "the answer to "+call+" was lost")
+	}
+	for _, call := range []string{"Begin", "Finish"} {
+		lose.Store(call)
+		if got := p.must("ok", "once %s - result done", call); got != "ok done 1" {
+			t.Errorf("the answer to %s is lost: once says %q", call, got)
+		}
+		if got := other.must("ok", "once %s - result again", call); got != "ok done 0" {
+			t.Errorf("the answer to %s was lost: once then says %q", call, got)
+		}
+	}
+	lose.Store("Renew")
+	p.lock("renewed")
+	for until := time.Now().Add(ttl * 5 / 4); time.Now().Before(until); time.Sleep(ttl / 10) {
+		p.promise()
+	}
+	p.must("ok", "unlock")
+}
+
+// goAndCome: while one of two servers is there, nobody loses what it has.
+func goAndCome(t *testing.T, h *host, l language) {
+	own := newHost(t, h.store)
+	own.at(l)
+	holder, others := l.start(t, strings.Join(own.urls, ",")), l.start(t, strings.Join(own.urls, ","))
+	holder.number("lock held-%s - %d -", l.name[:1], (2 * ttl).Milliseconds())
+	for i := range 4 {
+		gone := own.servers[i%2]
+		if err := gone.Process.Signal([]os.Signal{syscall.SIGTERM, syscall.SIGKILL}[i/2]); err != nil {
+			t.Fatal(err)
+		}
+		_ = gone.Wait() // it is killed, or says so
+		holder.number("check")
+		others.lock(fmt.Sprintf("other-%d", i))
+		time.Sleep(ttl / 4) // so that it is renewed
+		others.promise()
+		others.must("ok", "unlock")
+		own.serve(i % 2)
+	}
+	holder.number("check")
+	holder.must("ok", "unlock")
+}
+
+// tooSlow: a call ends, also at a server that answers without an end, letter by letter.
+func tooSlow(t *testing.T, h *host, l language) {
+	var slow []*process
+	for _, head := range []string{"HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"} {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = listener.Close() })
+		go func() {
+			for {
+				conn, err := listener.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					defer conn.Close()
+					for text := head; ; text = "X: y\r\n" {
+						if _, err := io.WriteString(conn, text); err != nil {
+							return
+						}
+						time.Sleep(100 * time.Millisecond) // it is slow
+					}
+				}()
+			}
+		}()
+		slow = append(slow, l.start(t, "http://"+listener.Addr().String()))
+	}
+	began := time.Now()
+	for _, p := range slow {
+		p.send("lock slow 1000 - -")
+	}
+	for _, p := range slow {
+		p.expect("error unavailable", "a server is slow")
+	}
+	// 6 seconds for the call, and as much for the one that takes it back.
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("the call took %v", took)
+	}
+}
+
+// notBelieved: no answer that is none gives a lock, nor ends the program.
+func notBelieved(t *testing.T, _ *host, l language) {
+	var body atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, body.Load())
+	}))
+	t.Cleanup(server.Close)
+	p := l.start(t, server.URL)
+	for _, text := range []string{
+		"", "ok", "[]", "null", "7", "{}", `{"state":7}`, `{"state":"HELD"}`, `{"state":"HELD","handle":"h","token":"high","remaining_ms":9000}`,
+		`{"state":"HELD","handle":"h","token":"1"}`, `{"state":"HELD","token":"1","remaining_ms":9000}`, "<html>sign in</html>", `{"state":"HELD",`,
+	} {
+		body.Store(text)
+		if got := func() string { p.send("lock k 0 - -"); return p.answer() }(); !strings.HasPrefix(got, "error unavailable ") {
+			t.Errorf("to %q it says %q", text, got)
+		}
+	}
 }
 
 // between is a server before another. meddle is told of each call that was answered there,

@@ -22,17 +22,21 @@ import (
 
 // What not every client can do.
 const (
-	kinds    = "read locks, permits"
-	everyKey = "every key"
-	several  = "several locks in one session, other requests"
-	told     = "hears of a loss while it works"
-	bounded  = "a bound for a process that is stopped"
-	forked   = "the child of a fork cannot use the lock, nor release it"
-	spawned  = "a child process does not keep the lock"
-	freed    = "the lock of a process that dies is free at once"
+	several     = "several locks in one session, other requests"
+	told        = "hears of a loss while it works"
+	renews      = "the lock is renewed while the program works"
+	bounded     = "a bound for a process that is stopped"
+	final       = "`once` records a failure that is final"
+	anyNumber   = "infinity is no bound, NaN is refused"
+	threaded    = "may be used by several threads"
+	interrupted = "a signal, or an interrupt, ends a wait"
+	forgotten   = "a lock that the program forgets is free"
+	forked      = "the child of a fork cannot use the lock, nor release it"
+	spawned     = "a child process does not keep the lock"
+	freed       = "the lock of a process that dies is free at once"
 )
 
-var abilities = []string{kinds, everyKey, several, told, bounded, forked, spawned, freed}
+var abilities = []string{several, told, renews, bounded, final, anyNumber, threaded, interrupted, forgotten, forked, spawned, freed}
 
 // A language is a client: one for the agent, or one for servers.
 type language struct {
@@ -43,9 +47,8 @@ type language struct {
 	http   bool                      // it is for servers
 }
 
-// everyday are the clients that every machine with the servers has. The others are tried
-// in the long tests.
-var everyday = []string{"Python", "bash", "Python, HTTP"}
+// everyday are the clients that are tried always. The others are tried in the long tests.
+var everyday = []string{"Python", "Node", "Python, HTTP", "Node, HTTP"}
 
 // wanted skips the test of a language that only the long tests try.
 func (l language) wanted(t *testing.T) {
@@ -68,56 +71,80 @@ func tried(http bool) (some []language) {
 
 func (l language) can(ability string) bool { return l.cannot[ability] == "" }
 
+// cannotHTTP is what no client for servers can, and what else cannot is.
+func cannotHTTP(cannot map[string]string) map[string]string {
+	cannot[several], cannot[bounded], cannot[freed] = "no session", "its `ttl`", "after its `ttl`"
+	return cannot
+}
+
 const java = "java/src/main/java/io/github/batonhq/baton/"
 
 var (
 	languages = []language{
-		{"Python", []string{"python/baton.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
+		{"Python", []string{"python/baton/__init__.py", "python/baton/common.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
 			told: "no: ask `check`",
 		}, false},
 		{"Node", []string{"node/baton.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), map[string]string{
-			forked: "no fork",
+			interrupted: "no",
+			forgotten:   "no",
+			forked:      "no fork",
 		}, false},
 		{"PHP", []string{"php/baton.php"}, driveWith(testserver.PHP, "testdata/driver.php"), map[string]string{
-			told:    "no: ask `check`",
-			spawned: "only by `descriptors`",
+			told:     "no: ask `check`",
+			threaded: "no threads",
+			spawned:  "only by `descriptors`",
 		}, false},
-		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, func(t *testing.T) []string {
-			program := testserver.Java(t)
-			if err := buildJava(); err != nil {
-				t.Fatal(err)
-			}
-			return slices.Concat([]string{program}, javaFlags, []string{"-cp", filepath.Join(built, "java"), "Driver"})
-		}, map[string]string{
-			told:   "no: ask `check`",
-			forked: "no fork",
+		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, javaDriver, map[string]string{
+			told:      "no: ask `check`",
+			anyNumber: "a `Duration`",
+			forgotten: "no",
+			forked:    "no fork",
 		}, false},
 		{"bash", []string{"bash/baton.sh"}, driveWith(testserver.Bash, "testdata/driver.sh"), map[string]string{
-			kinds:    "no",
-			everyKey: "not with `\"` or `\\`",
-			several:  "no: one lock at a time",
-			told:     "no: ask `baton_check`",
+			several:     "no: one lock at a time",
+			told:        "no: ask `baton_check`",
+			final:       "no",
+			anyNumber:   "an integer",
+			threaded:    "no threads",
+			interrupted: "no",
+			forgotten:   "no",
 		}, false},
-		{"Python, HTTP", []string{"python/baton_http.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
-			several: "no session",
-			told:    "no: ask `check`",
-			bounded: "its `ttl`",
-			freed:   "after its `ttl`",
-		}, true},
-		{"Node, HTTP", []string{"node/baton_http.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), map[string]string{
-			several: "no session",
-			bounded: "its `ttl`",
-			forked:  "no fork",
-			freed:   "after its `ttl`",
-		}, true},
+		{"Python, HTTP", []string{"python/baton/http.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), cannotHTTP(map[string]string{
+			told: "no: ask `check`",
+		}), true},
+		{"Node, HTTP", []string{"node/baton_http.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), cannotHTTP(map[string]string{
+			interrupted: "no",
+			forgotten:   "no",
+			forked:      "no fork",
+		}), true},
+		{"PHP, HTTP", []string{"php/baton_http.php"}, driveWith(testserver.PHP, "testdata/driver.php"), cannotHTTP(map[string]string{
+			told:     "no: ask `check`",
+			renews:   "no: `check` renews it",
+			threaded: "no threads",
+		}), true},
+		{"Java, HTTP", []string{java + "BatonHttp.java"}, javaDriver, cannotHTTP(map[string]string{
+			told:      "no: ask `check`",
+			anyNumber: "a `Duration`",
+			forgotten: "no",
+			forked:    "no fork",
+		}), true},
 	}
 
-	buildJava = compile("javac", "-Werror", "-Xlint:all,-serial,-try", "--release", "17", "-d", "BUILT/java",
-		"testdata/Driver.java", java+"Baton.java", java+"Session.java", java+"Json.java")
+	buildJava = compile("javac", "-Werror", "-Xlint:all,-serial,-try", "--release", "17", "-sourcepath", "java/src/main/java",
+		"-d", "BUILT/java", "testdata/Driver.java")
 
 	// javaFlags are for programs that end soon.
 	javaFlags = []string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"}
 )
+
+func javaDriver(t *testing.T) []string {
+	t.Helper()
+	program := testserver.Java(t)
+	if err := buildJava(); err != nil {
+		t.Fatal(err)
+	}
+	return slices.Concat([]string{program}, javaFlags, []string{"-cp", filepath.Join(built, "java"), "Driver"})
+}
 
 // driveWith is the command that runs a script.
 func driveWith(program func(testserver.TB) string, args ...string) func(*testing.T) []string {
@@ -150,16 +177,27 @@ var realPython = func() func(string) (string, error) {
 
 // A process is a program of testdata, which is told what to do:
 //
-//	lock KEY WAIT_MS MAX_HOLD_MS KIND   "-" for none; the kind is "shared" or "2/3"; the answer has the token
+//	lock KEY WAIT_MS BOUND KIND [VALUE] "-" for none; BOUND is max_hold_ms, or the ttl of a lock over HTTP; the kind is "shared"
+//	                                    or "2/3"; a number may be "NaN" or "inf"; the answer has the token
+//	try KEY                             the answer has the token, or "none"
 //	check                               the answer has the milliseconds that are left
 //	unlock
+//	forget                              it drops what it knows of the lock
 //	told                                waits for a loss
+//	once KEY WAIT_MS WORK TEXT          the work is to return TEXT as the "result", to "fail" for good with it, to "raise" another
+//	                                    error, or to "block", which it says, until the pipe TEXT ends; the answer has the result,
+//	                                    and the number of the attempt, 0 if it has run nothing
+//	take RULE KEY COST                  the answer is "true" or "false", what remains, and when to come again, -1 for never
+//	leader KEY                          the answer has value and token, or "none"
+//	raise KEY                           an error comes out of the work under the lock
+//	interrupt KEY                       a signal, or an interrupt, ends the wait for the lock
+//	threads KEY                         several threads use the client at once
 //	count KEY FILE TIMES                raises the number in a file, each time under the lock
 //	spawn FILE                          starts a child that lives until the pipe FILE ends
 //	fork                                a child that was forked uses the lock, and ends
 //	api KEY                             what only this language has
 //
-// It answers with a line: "ok", "held", "lost" or "error", and more.
+// It answers with a line: "ok", "held", "lost", "failed", "raised" or "error", and more.
 type process struct {
 	t    *testing.T
 	l    language
@@ -178,7 +216,7 @@ func (l language) start(t *testing.T, socket string) *process {
 	}
 	command := l.driver(t)
 	p := &process{t: t, l: l, cmd: exec.Command(command[0], command[1:]...), out: make(chan string, 100), gone: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), "BATON_AGENT="+socket, "CLIENTS="+here, "PYTHONPATH="+filepath.Join(here, "python"))
+	p.cmd.Env = append(os.Environ(), "BATON_AGENT="+socket, fmt.Sprintf("TTL=%d", ttl.Milliseconds()), "CLIENTS="+here, "PYTHONPATH="+filepath.Join(here, "python"))
 	if strings.HasPrefix(socket, "http:") {
 		p.cmd.Env = append(p.cmd.Env, "BATON_SERVER="+socket)
 	}

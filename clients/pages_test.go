@@ -181,6 +181,10 @@ func TestPages(t *testing.T) {
 	t.Parallel()
 	s := sites[1].make(t)
 	h := newHost(t, s.url)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
 	run := func(name, text string, command ...string) {
 		t.Helper()
 		file := filepath.Join(h.dir, name)
@@ -189,12 +193,12 @@ func TestPages(t *testing.T) {
 		}
 		cmd := exec.Command(command[0], append(command[1:], file)...)
 		cmd.Dir = h.dir
-		cmd.Env = append(os.Environ(), "BATON_AGENT="+h.socket)
+		cmd.Env = append(os.Environ(), "BATON_AGENT="+h.socket, "PYTHONPATH="+filepath.Join(here, "python"))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Errorf("%s: %v\n%s\n%s", name, err, out, text)
 		}
 	}
-	for _, client := range []string{"php/baton.php", "node/baton.mjs", "bash/baton.sh", "python/baton.py"} {
+	for _, client := range []string{"php/baton.php", "php/baton_http.php", "node/baton.mjs", "node/baton_http.mjs", "bash/baton.sh"} {
 		text, err := os.ReadFile(client)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(h.dir, filepath.Base(client)), text, 0o600)
@@ -203,41 +207,40 @@ func TestPages(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	must := func(code []string) []string {
+	h.at(language{http: true})
+	code := func(page, language string) (all []string) {
 		t.Helper()
-		if len(code) == 0 {
-			t.Error("a page has no code")
+		for _, text := range blocks(t, page)[language] {
+			all = append(all, strings.Replace(text, "http://127.0.0.1:7420", h.urls[0], 1))
 		}
-		return code
+		if len(all) == 0 {
+			t.Errorf("%s has no code", page)
+		}
+		return all
 	}
 	for _, page := range []string{"../docs/agent.md", "python/README.md"} {
-		for _, code := range must(blocks(t, page)["python"]) {
-			if strings.Contains(code, "baton_http") {
-				continue // TestServers runs it
-			}
-			run("page.py", "write = print\ndef pay(): pass\n"+code, pythonProgram(t), "-B")
+		for _, text := range code(page, "python") {
+			run("page.py", "write = print\ndef pay(): pass\ndef charge(): return 'paid'\n"+text, pythonProgram(t), "-B")
 		}
 	}
-	for _, code := range must(blocks(t, "node/README.md")["js"]) {
-		if strings.Contains(code, "baton-agent/http") {
-			continue // TestServers runs it
-		}
-		code = strings.ReplaceAll(code, `"baton-agent"`, `"./baton.mjs"`)
-		run("page.mjs", "const write = console.log, pay = () => {};\n"+code, testserver.Node(t))
+	for _, text := range code("node/README.md", "js") {
+		text = strings.NewReplacer(`"baton-agent"`, `"./baton.mjs"`, `"baton-agent/http"`, `"./baton_http.mjs"`).Replace(text)
+		run("page.mjs", "const write = console.log, pay = () => {}, charge = () => 'paid';\n"+text, testserver.Node(t))
 	}
-	for _, code := range must(blocks(t, "php/README.md")["php"]) {
-		run("page.php", "<?php require_once __DIR__ . '/baton.php'; function write($token) {} function pay() {}\n"+strings.Replace(code, "require 'baton.php';", "", 1), testserver.PHP(t))
+	for _, text := range code("php/README.md", "php") {
+		run("page.php", "<?php require_once __DIR__ . '/baton_http.php'; function write($token) {} function pay() {} function charge() { return 'paid'; }\n"+
+			strings.NewReplacer("require 'baton.php';", "", "require 'baton_http.php';", "").Replace(text), testserver.PHP(t))
 	}
-	for _, code := range must(blocks(t, "bash/README.md")["bash"]) {
-		run("page.sh", "set -e\n"+strings.ReplaceAll(code, "./pay", ":"), testserver.Bash(t))
+	for _, text := range code("bash/README.md", "bash") {
+		run("page.sh", "set -e\n"+strings.NewReplacer("./pay", ":", "./charge", "echo paid").Replace(text), testserver.Bash(t))
 	}
 	javaProgram := testserver.Java(t)
 	if err := buildJava(); err != nil {
 		t.Fatal(err)
 	}
-	for _, code := range must(blocks(t, "java/README.md")["java"]) {
-		run("Page.java", "import io.github.batonhq.baton.*;\nimport java.time.Duration;\nclass Page {\nstatic void write(long token) {}\nstatic void pay() {}\n"+
-			"public static void main(String[] args) {\n"+code+"}\n}\n", javaProgram, "-cp", filepath.Join(built, "java"))
+	for _, text := range code("java/README.md", "java") {
+		run("Page.java", "import io.github.batonhq.baton.*;\nimport java.time.Duration;\nimport java.util.List;\nclass Page {\nstatic void write(long token) {}\nstatic void pay() {}\n"+
+			"static String charge() { return \"paid\"; }\npublic static void main(String[] args) {\n"+text+"}\n}\n", javaProgram, "-cp", filepath.Join(built, "java"))
 	}
 }
 
@@ -282,11 +285,78 @@ func TestClientsAreSmall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if n := bytes.Count(text, []byte("\n")); n > 180 {
+			if n, most := bytes.Count(text, []byte("\n")), map[bool]int{false: 200, true: 300}[l.http]; n > most {
 				t.Errorf("%s has %d lines", name, n)
 			}
 		}
 	}
+}
+
+// The packages are built as for their registries, and what is in them works.
+func TestPackagesAreBuilt(t *testing.T) {
+	testserver.Long(t)
+	t.Parallel()
+	dir := folder(t)
+	run := func(in string, command ...string) string {
+		t.Helper()
+		cmd := exec.Command(command[0], command[1:]...)
+		cmd.Dir, cmd.Env = in, append(os.Environ(), "COMPOSER_ALLOW_SUPERUSER=1", "COMPOSER_HOME="+dir, "BATON_SERVER=http://127.0.0.1:1", "PYTHONPATH=")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %v\n%s", command, err, out)
+		}
+		return string(out)
+	}
+	copied := func(name string) string { // building writes beside the sources
+		t.Helper()
+		to := filepath.Join(dir, name)
+		if err := os.CopyFS(to, os.DirFS(name)); err != nil {
+			t.Fatal(err)
+		}
+		return to
+	}
+	holds := func(list string, names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if !strings.Contains(list, name) {
+				t.Errorf("there is no %s among\n%s", name, list)
+			}
+		}
+	}
+
+	testserver.NeedJar(t, "/usr/lib/python3/dist-packages/build", "python3-build")
+	run(copied("python"), "/usr/bin/python3", "-m", "build", "--no-isolation", "--wheel", "--outdir", dir)
+	wheel := filepath.Join(dir, "baton_agent-0.1.0-py3-none-any.whl")
+	holds(run(dir, "/usr/bin/python3", "-m", "zipfile", "-l", wheel), "baton/__init__.py", "baton/common.py", "baton/http.py", "baton/py.typed")
+	run(dir, "/usr/bin/python3", "-c", "import sys; sys.path.insert(0, '"+wheel+"'); import baton.http; assert baton.http.__file__.startswith('"+wheel+"')")
+
+	node := copied("node")
+	run(node, testserver.Npm(t), "pack", "--offline", "--pack-destination", dir)
+	run(dir, "tar", "-xzf", "baton-agent-0.1.0.tgz")
+	if err := os.Mkdir(filepath.Join(dir, "node_modules"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "package"), filepath.Join(dir, "node_modules", "baton-agent")); err != nil {
+		t.Fatal(err)
+	}
+	run(dir, testserver.Node(t), "--input-type=module", "--eval", "import * as agent from 'baton-agent'; import * as http from 'baton-agent/http'; "+
+		"for (const name of ['lock', 'tryLock', 'withLock', 'once', 'take', 'leader']) if (!agent[name] || !http[name]) throw name")
+
+	php, composer := copied("php"), testserver.NeedJar(t, "/usr/bin/composer", "composer")
+	run(php, composer, "validate", "--strict", "--no-check-version", "--no-interaction")
+	run(php, composer, "dump-autoload", "--no-interaction")
+	run(php, testserver.PHP(t), "-r", "require 'vendor/autoload.php'; foreach (['lock', 'tryLock', 'withLock', 'once', 'take', 'leader'] as $name) "+
+		`{ function_exists("Baton\\$name") && function_exists("Baton\\Http\\$name") || exit(1); }`)
+
+	testserver.Java(t)
+	sources, err := filepath.Glob(filepath.Join(copied("java"), strings.TrimPrefix(java, "java/"), "*.java"))
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("%v, %v", sources, err)
+	}
+	run(dir, append([]string{"javac", "--release", "17", "-d", "classes"}, sources...)...)
+	run(dir, append([]string{"javadoc", "-quiet", "-Xdoclint:all,-missing", "-Werror", "-d", "javadoc"}, sources...)...)
+	run(dir, "jar", "--create", "--file", "baton-agent.jar", "-C", "classes", ".")
+	holds(run(dir, "jar", "--list", "--file", "baton-agent.jar"), "io/github/batonhq/baton/Baton.class", "io/github/batonhq/baton/BatonHttp.class")
 }
 
 // The packages have what their registries ask for, and what they name exists.

@@ -7,8 +7,32 @@ export class BatonError extends Error {
 /** Another process has the lock, and the wait is over. */
 export class Held extends BatonError {}
 
-/** The session has ended, and all its locks: another process may have them. */
+/** The session, or the lease, has ended, and all its locks: another process may have them. */
 export class Lost extends BatonError {}
+
+/** The operation of once has failed for good. Throw it in the work to record that. */
+export class Failed extends BatonError {
+  constructor(reason: string);
+}
+
+/** What a limit has decided. Times are in milliseconds. If it is not ok, nothing was taken. */
+export interface Taken {
+  readonly ok: boolean;
+  readonly limit: number;
+  readonly remaining: number;
+  /** Until all that was taken has come back. */
+  readonly reset: number;
+  /** Wait so long before you act. */
+  readonly wait: number;
+  /** When the same cost will be allowed: 0 if ok, Infinity for never. */
+  readonly retry: number;
+}
+
+/** Who leads. The token is 0 if the store does not tell. */
+export interface Leader {
+  readonly value: string;
+  readonly token: bigint;
+}
 
 /** What kind of lock. Times are in milliseconds. */
 export interface Kind {
@@ -20,6 +44,8 @@ export interface Kind {
   shared?: boolean;
   /** n of so many permits: [2, 10]. */
   permits?: [n: number, of: number];
+  /** What is shown as the holder: the name of a leader. */
+  value?: string;
 }
 
 export interface Options extends Kind {
@@ -33,6 +59,8 @@ export class Lock implements AsyncDisposable {
   readonly key: string;
   /** It rises with every lock of the key. */
   readonly token: bigint;
+  /** Of once. Above 1, an earlier one was not finished, and may have had effects. */
+  readonly attempts?: number;
   /** Aborts with a Lost when the session ends: at the loss of a lock of it, or when it is closed. */
   readonly signal: AbortSignal;
   /**
@@ -63,3 +91,19 @@ export function lock(key: string, options?: Options): Promise<Lock>;
 
 /** Runs work under a lock, and unlocks. Rejects with a Lost if the lock has ended before work did. */
 export function withLock<T>(key: string, options: Options, work: (lock: Lock) => T | Promise<T>): Promise<T>;
+
+/** Resolves to null if another process has the lock. */
+export function tryLock(key: string, options?: Omit<Options, "wait">): Promise<Lock | null>;
+
+/**
+ * Runs an operation unless it has succeeded before, records the text that work returns, and resolves to what is recorded. If work throws
+ * a Failed, it has failed for good; after anything else that it throws the next call runs it. Another request under the key is refused.
+ */
+export function once(key: string, options: { path?: string; wait?: number; maxHold?: number; request?: string },
+  work: (attempt: Lock) => string | void | Promise<string | void>): Promise<string>;
+
+/** Asks a rule of the agent (--rules). */
+export function take(rule: string, key?: string, options?: { cost?: number; tier?: string; path?: string }): Promise<Taken>;
+
+/** Who leads: has the lock of the key with a value. Null if nobody does. */
+export function leader(key: string, options?: { path?: string }): Promise<Leader | null>;

@@ -15,8 +15,12 @@ export class BatonError extends Error {
 }
 export class Held extends BatonError {}
 export class Lost extends BatonError {}
+export class Failed extends BatonError {
+  constructor(reason) { super("failed", reason); }
+}
 const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost]]);
-const failure = ({ error, message }) => new (kinds.get(error) ?? BatonError)(error, message);
+const failure = (answer) => Object.assign(answer.error === "failed" ? new Failed(answer.message)
+  : new (kinds.get(answer.error) ?? BatonError)(answer.error, answer.message), { answer });
 const help = (why) => (/EACCES/.test(why) ? "see --group and --mode of the agent, and the directory" : "start baton agent --socket, or set BATON_AGENT");
 const unasked = "it has answered what was not asked";
 const silence = 3000; // after which the agent is asked for a sign of life; it hangs after as many more
@@ -24,8 +28,20 @@ const ping = Number.MAX_SAFE_INTEGER; // the id of these requests
 
 export function milliseconds(name, time) { // null, and infinity, are no bound
   if (time != null && !(time >= 0)) throw new BatonError("bad", `${name} is ${time}: it is a number of milliseconds, not below 0`);
-  return time == null || time === Infinity ? undefined : Math.ceil(time);
+  return time == null || time === Infinity ? undefined : Math.min(Math.ceil(time), 31_622_400_000); // a year
 }
+
+export function taken(ok, answer) {
+  const [limit, remaining, reset, wait, retry] = ["limit", "remaining", "reset_ms", "wait_ms", "retry_ms"].map((name) => Number(answer[name] ?? 0));
+  return { ok, limit, remaining, reset, wait, retry: ok ? 0 : retry || Infinity };
+}
+
+export function whole(cost) {
+  if (cost === undefined || Number.isSafeInteger(cost)) return cost;
+  throw new BatonError("bad", `cost is ${cost}: it is a whole number`);
+}
+
+const times = (wait, maxHold) => ({ wait_ms: milliseconds("wait", wait), max_hold_ms: milliseconds("maxHold", maxHold) });
 
 export class Session {
   #socket; #timer; #id = 0; #ended = new AbortController();
@@ -72,12 +88,15 @@ export class Session {
     }, silence);
   }
 
-  async lock(key, { wait, maxHold, shared, permits } = {}, alone = false) {
+  async lock(key, { wait, maxHold, shared, permits, value } = {}, alone = false) {
     const [mode, n, of] = permits ? ["permits", ...permits] : [shared ? "shared" : undefined];
-    const { id, token } = await this.ask("lock", { key, wait_ms: milliseconds("wait", wait), max_hold_ms: milliseconds("maxHold", maxHold), mode, n, of });
+    return this.locked(key, await this.ask("lock", { key, ...times(wait, maxHold), mode, n, of, value }), alone);
+  }
+
+  locked(key, { id, token, attempts }, alone) {
     if (typeof token !== "string" || !/^\d+$/.test(token)) this.#end(unasked);
     this.signal.throwIfAborted();
-    return new Lock(this, key, BigInt(token), id, alone);
+    return Object.assign(new Lock(this, key, BigInt(token), id, alone), { attempts });
   }
 
   #read(line) {
@@ -133,6 +152,38 @@ export async function lock(key, { path, ...kind } = {}) {
   const session = await Session.open(path);
   return session.lock(key, kind, true).catch((e) => { session.close(); throw e; });
 }
+
+export const tryLock = (key, options) => orNull(lock(key, { ...options, wait: 0 }));
+export const orNull = (lock) => lock.catch((e) => { if (e instanceof Held) return null; throw e; });
+
+const within = async (path, work) => {
+  const session = await Session.open(path);
+  return work(session).finally(() => session.close()); // which gives up an attempt
+};
+
+export const once = (key, { path, wait, maxHold, request } = {}, work) => within(path, async (session) => {
+  const answer = await session.ask("once", { key, request, ...times(wait, maxHold) });
+  if (!answer.run) return answer.result ?? "";
+  const finish = (outcome) => session.ask("finish", { lock: answer.id, ...outcome });
+  const attempt = session.locked(key, answer);
+  const result = await Promise.resolve(attempt).then(work).catch(async (e) => {
+    if (e instanceof Failed) await finish({ failed: e.message });
+    throw e;
+  });
+  await finish({ result: result ?? "" });
+  return result ?? "";
+});
+
+export const take = (rule, key = "", { cost, tier, path } = {}) => within(path, (session) =>
+  session.ask("take", { rule, key, tier, cost: whole(cost) }).then((answer) => taken(true, answer), (e) => {
+    if (e.code === "limited") return taken(false, e.answer);
+    throw e;
+  }));
+
+export const leader = (key, { path } = {}) => within(path, async (session) => {
+  const { led, value = "", token = 0 } = await session.ask("leader", { key });
+  return led ? { value, token: BigInt(token) } : null;
+});
 
 export const withLock = async (key, options, work) => under(await lock(key, options), work);
 export async function under(held, work) { // that of a lock which is held

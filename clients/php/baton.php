@@ -9,12 +9,32 @@ declare(strict_types=1);
 namespace Baton;
 /** The agent refused the request, or cannot be reached. reason: a word of the protocol, such as busy, or agent. */
 class Failure extends \RuntimeException {
-    public function __construct(public readonly string $reason, string $message) { parent::__construct($message); }
+    public function __construct(public readonly string $reason, string $message, public readonly array $answer = []) { parent::__construct($message); }
 }
 /** Another process has the lock, and the wait is over. */
 final class Held extends Failure {}
 /** The session has ended, and all its locks: another process may have them. */
 final class Lost extends Failure {}
+/** The operation of once has failed for good. Throw it in the work to record that: new Baton\Failed('the card was refused'). */
+final class Failed extends Failure { public function __construct(string $why) { parent::__construct('failed', $why); } }
+/** What a limit has decided. Times are seconds. If it is not ok, nothing was taken. */
+final class Taken {
+    /** reset: until all that was taken has come back. wait: wait so long before you act. retry: when the same cost will be allowed, INF for never. */
+    private function __construct(public readonly bool $ok, public readonly int $limit, public readonly int $remaining,
+        public readonly float $reset, public readonly float $wait, public readonly float $retry) {}
+    /** @internal */
+    public static function of(bool $ok, array $answer): self {
+        [$reset, $wait, $retry] = array_map(fn ($name) => ($answer[$name] ?? 0) / 1000, ['reset_ms', 'wait_ms', 'retry_ms']);
+        return new self($ok, (int) $answer['limit'], (int) $answer['remaining'], $reset, $wait, $ok ? 0 : ($retry ?: INF));
+    }
+}
+/** Who leads. token: 0 if the store does not tell. */
+final class Leader { public function __construct(public readonly string $value, public readonly int $token) {} }
+/** @internal null, and infinity, are no bound. */
+function milliseconds(string $name, ?float $seconds): ?int {
+    $seconds === null || $seconds >= 0 || throw new Failure('bad', "$name is $seconds: it is a number of seconds, not below 0");
+    return $seconds === null || $seconds === INF ? null : (int) ceil(min($seconds * 1000, 31_622_400_000));
+}
 const SILENCE = 3; // seconds, after which the agent is asked for a sign of life; it hangs after as many more
 const PING = 2 ** 53 - 1; // the id of these requests
 
@@ -56,7 +76,7 @@ final class Session {
         if ($ok) { return $answer; }
         if ($about === 0) { $this->close(); } // it has ended
         $kind = ['held' => Held::class, 'lost' => Lost::class, 'closing' => Lost::class][$answer['error']] ?? Failure::class;
-        throw new $kind($answer['error'], $answer['message']);
+        throw $answer['error'] === 'failed' ? new Failed($answer['message']) : new $kind($answer['error'], $answer['message'], $answer);
     }
 
     private function line(): string {
@@ -92,21 +112,19 @@ final class Session {
 final class Lock {
     public readonly int $token;
     public readonly Session $session;
+    public readonly int $attempts; // of once. Above 1, an earlier one was not finished, and may have had effects
     private readonly int $id;
     private readonly bool $alone;
     private bool $held = true;
 
-    /** wait, maxHold: seconds; a wait of 0 is none, of null as long as it takes. permits: n, of. */
-    public function __construct(public readonly string $key, ?float $wait = null, bool $shared = false,
-            ?array $permits = null, ?float $maxHold = null, ?Session $session = null) {
-        [$this->alone, $this->session] = [!$session, $session ??= new Session()];
+    /** wait, maxHold: seconds; a wait of 0 is none, of null as long as it takes. permits: n, of. value: shown as the holder, a leader's name. */
+    public function __construct(public readonly string $key, ?float $wait = null, bool $shared = false, ?array $permits = null,
+            ?float $maxHold = null, ?string $value = null, ?Session $session = null, ?string $path = null, ?array $answer = null) {
+        [$this->alone, $this->session] = [!$session, $session ??= new Session($path)];
         [$mode, $n, $of] = $permits ? ['permits', ...$permits] : [$shared ? 'shared' : null, null, null];
-        $ms = function (string $name, ?float $seconds) { // null, and infinity, are no bound
-            $seconds === null || $seconds >= 0 || throw new Failure('bad', "$name is $seconds: it is a number of seconds, not below 0");
-            return $seconds === null || $seconds === INF ? null : ceil($seconds * 1000);
-        };
-        $answer = $session->ask('lock', key: $key, wait_ms: $ms('wait', $wait), max_hold_ms: $ms('maxHold', $maxHold), mode: $mode, n: $n, of: $of);
-        [$this->id, $token] = [$answer['id'], (string) ($answer['token'] ?? '')];
+        $answer ??= $session->ask('lock', key: $key, wait_ms: milliseconds('wait', $wait), max_hold_ms: milliseconds('maxHold', $maxHold),
+            mode: $mode, n: $n, of: $of, value: $value);
+        [$this->id, $this->attempts, $token] = [$answer['id'], $answer['attempts'] ?? 1, (string) ($answer['token'] ?? '')];
         $this->token = preg_match('/^\d+$/D', $token) ? (int) $token : $session->disbelieve();
     }
 
@@ -129,9 +147,20 @@ final class Lock {
     }
 }
 
+function lock(string $key, mixed ...$kind): Lock { return new Lock($key, ...$kind); }
+
+/** null if another process has the lock. */
+function tryLock(string $key, mixed ...$kind): ?Lock {
+    try { return new Lock($key, 0, ...$kind); } catch (Held) { return null; }
+}
+
 /** Runs work under a lock, unlocks, and returns what work did. Throws Lost if the lock had ended before. */
 function withLock(string $key, callable $work, mixed ...$kind): mixed {
-    $lock = new Lock($key, ...$kind);
+    return under(new Lock($key, ...$kind), $work);
+}
+
+/** @internal */
+function under(Lock|Http\Lock $lock, callable $work): mixed {
     try { $result = $work($lock); }
     catch (\Throwable $e) {
         try { $lock->unlock(); } catch (Failure) {} // the error of the work is the one that counts
@@ -139,4 +168,32 @@ function withLock(string $key, callable $work, mixed ...$kind): mixed {
     }
     $lock->unlock();
     return $result;
+}
+
+/**
+ * Runs an operation unless it has succeeded before, records the text that work returns, and returns what is recorded. If work throws Failed,
+ * it has failed for good; after anything else that it throws the next call runs it. request: another one under this key is refused.
+ */
+function once(string $key, callable $work, ?float $wait = null, ?float $maxHold = null, ?string $request = null, ?string $path = null): string {
+    $session = new Session($path); // whose end gives up an attempt
+    try {
+        $answer = $session->ask('once', key: $key, wait_ms: milliseconds('wait', $wait), max_hold_ms: milliseconds('maxHold', $maxHold), request: $request);
+        if (!($answer['run'] ?? false)) { return $answer['result'] ?? ''; }
+        try { $result = (string) $work(new Lock($key, session: $session, answer: $answer)); }
+        catch (Failed $e) { $session->ask('finish', lock: $answer['id'], failed: $e->getMessage()); throw $e; }
+        $session->ask('finish', lock: $answer['id'], result: $result);
+        return $result;
+    } finally { $session->close(); }
+}
+
+/** Asks a rule of the agent (--rules) for a cost. */
+function take(string $rule, string $key = '', ?int $cost = null, ?string $tier = null, ?string $path = null): Taken {
+    try { return Taken::of(true, (new Session($path))->ask('take', rule: $rule, key: $key, cost: $cost, tier: $tier)); }
+    catch (Failure $e) { return $e->reason === 'limited' ? Taken::of(false, $e->answer) : throw $e; }
+}
+
+/** Who leads: has the lock of the key with a value. null if nobody does. */
+function leader(string $key, ?string $path = null): ?Leader {
+    $answer = (new Session($path))->ask('leader', key: $key);
+    return $answer['led'] ? new Leader($answer['value'] ?? '', (int) ($answer['token'] ?? 0)) : null;
 }

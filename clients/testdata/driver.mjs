@@ -1,40 +1,92 @@
-// What the tests tell a process to do, in JavaScript: see drive in language_test.go.
+// What the tests tell a process to do, in JavaScript: see process in language_test.go.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { readFile, writeFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import * as agent from "../node/baton.mjs";
-import * as http from "../node/baton_http.mjs";
+import * as servers from "../node/baton_http.mjs";
 
-const { BatonError, Held, Lost, Session } = agent;
-const { lock, withLock } = "BATON_SERVER" in process.env
-  ? { lock: (key, kind) => http.lock(key, { ttl: 4000, ...kind }), withLock: (key, kind, work) => http.withLock(key, { ttl: 4000, ...kind }, work) }
-  : agent;
+const { BatonError, Failed, Held, Lost, Session } = agent;
+const http = "BATON_SERVER" in process.env;
+const door = http ? servers : agent;
+const usual = http ? { ttl: Number(process.env.TTL) } : {};
+class OfTheWork extends Error {}
 
 let held;
 
 const verbs = {
-  async lock(key, wait, maxHold, mode) {
-    const kind = {};
-    if (wait !== "-") kind.wait = Number(wait);
-    if (maxHold !== "-") kind.maxHold = Number(maxHold);
+  async lock(key, wait, bound, mode, value = "-") {
+    const kind = { ...usual };
+    if (wait !== "-") kind.wait = wait === "inf" ? Infinity : Number(wait);
+    if (bound !== "-") kind[http ? "ttl" : "maxHold"] = bound === "inf" ? Infinity : Number(bound);
     if (mode === "shared") kind.shared = true;
     else if (mode !== "-") kind.permits = mode.split("/").map(Number);
-    held = await lock(key, kind);
+    if (value !== "-") kind.value = value;
+    held = await door.lock(key, kind);
     return held.token;
+  },
+  async try(key) {
+    const lock = await door.tryLock(key, usual);
+    held = lock ?? held;
+    return lock ? lock.token : "none";
   },
   async check() { return Math.floor(await held.check()); },
   unlock() { return held.unlock(); },
+  forget() {
+    held = undefined;
+    setFlagsFromString("--expose_gc");
+    runInNewContext("gc")();
+  },
   told() {
     return new Promise((_, reject) => {
       const tell = () => reject(held.signal.reason);
       held.signal.aborted ? tell() : held.signal.addEventListener("abort", tell);
     });
   },
+  async once(key, wait, what, text) {
+    let ran = 0;
+    const options = { ...usual };
+    if (wait !== "-") options.wait = Number(wait);
+    const result = await door.once(key, options, async (attempt) => {
+      assert(await attempt.check() > 0);
+      ran = attempt.attempts;
+      if (what === "fail") throw new Failed(text);
+      if (what === "raise") throw new OfTheWork();
+      if (what === "block") {
+        console.log("ok runs");
+        await readFile(text);
+      }
+      return text;
+    });
+    return `${result} ${ran}`;
+  },
+  async take(rule, key, cost) {
+    const { ok, remaining, retry } = await door.take(rule, key, cost === "-" ? {} : { cost: cost === "inf" ? Infinity : Number(cost) });
+    return `${ok} ${remaining} ${retry === Infinity ? -1 : retry}`;
+  },
+  async leader(key) {
+    const led = await door.leader(key);
+    return led ? `${led.value} ${led.token}` : "none";
+  },
+  raise(key) { return door.withLock(key, usual, () => { throw new OfTheWork(); }); },
+  async threads(key) { // requests that overlap
+    const session = http ? { lock: (name) => door.lock(name, usual) } : await Session.open();
+    await door.withLock(key, usual, (lock) => Promise.all([0, 1, 2, 3].map(async (i) => {
+      for (let n = 0; n < 5; n++) {
+        assert(await lock.check() > 0);
+        const own = await session.lock(`${key}/${i}`);
+        await own.check();
+        await own.unlock();
+      }
+    })));
+    session.close?.();
+  },
   spawn(fifo) { return spawn("cat", [fifo], { stdio: "ignore" }).pid; },
   async count(key, file, times) {
     for (let i = 0; i < Number(times); i++) {
-      await withLock(key, {}, async (lock) => {
+      await door.withLock(key, usual, async (lock) => {
         const [n, last] = (await readFile(file, "utf8")).split(" ").map(BigInt);
         assert(lock.token > last, "the token does not rise");
         await writeFile(file, `${n + 1n} ${lock.token}\n`);
@@ -42,8 +94,8 @@ const verbs = {
     }
   },
   async api(key) {
-    if ("BATON_SERVER" in process.env) return overHTTP(key);
-    await withLock(key, { wait: 5000, maxHold: 60_000 }, async (lock) => {
+    if (http) return overHTTP(key);
+    await agent.withLock(key, { wait: 5000, maxHold: 60_000 }, async (lock) => {
       const session = await Session.open();
       const who = (await session.ask("who", { key })).locks;
       assert.deepEqual(who.map((w) => w.token), [String(lock.token)]);
@@ -53,8 +105,6 @@ const verbs = {
       const [a, b] = await Promise.all([session.lock(key + "/a"), session.lock(key + '/bé"\\')]);
       await assert.rejects(session.lock(key + "/a"), { code: "nested", name: "BatonError" });
       await assert.rejects(session.ask("lock", { key: "x", wait: 5 }), { code: "bad", message: /wait_ms/ });
-      for (const wait of [NaN, -1]) await assert.rejects(session.lock("x", { wait }), { code: "bad" });
-      await (await session.lock("x", { wait: Infinity, maxHold: Infinity })).unlock();
       await a.unlock();
       session.close();
       assert(b.signal.aborted && b.signal.reason instanceof Lost);
@@ -62,31 +112,28 @@ const verbs = {
       await lock.unlock();
       await lock.unlock();
     });
-    await withLock(key + '/bé"\\', { wait: 5000 }, () => {});
-    assert.equal(await withLock(key, {}, () => 7), 7);
-    await assert.rejects(withLock(key, {}, async (lock) => {
+    await agent.withLock(key + '/bé"\\', { wait: 5000 }, () => {});
+    assert.equal(await agent.withLock(key, {}, () => 7), 7);
+    await assert.rejects(agent.withLock(key, {}, async (lock) => {
       await lock.unlock(); // which ends its session
       await assert.rejects(lock.check(), Lost);
       throw new RangeError("of the work");
     }), RangeError);
-    const last = await lock(key, { wait: 5000 });
+    const last = await agent.lock(key, { wait: 5000 });
     await last[Symbol.asyncDispose]();
     assert(last.signal.aborted);
   },
 };
 
 async function overHTTP(key) {
-  for (const kind of [{ wait: NaN }, { wait: -1 }, { ttl: NaN }, { ttl: 0 }, { ttl: Infinity }]) {
-    await assert.rejects(lock(key, kind), { code: "bad" }, JSON.stringify(kind));
-  }
-  process.env.BATON_SERVER = process.env.BATON_SERVER.split(",").map((url) => url + "/").join(" , ");
-  const held = await lock(key, { wait: Infinity, ttl: 30_000 });
-  await assert.rejects(lock(key, { wait: 0.4 }), Held);
+  const held = await door.lock(key);
+  await assert.rejects(door.lock(key, { wait: 0.4 }), Held);
   await held.unlock();
   await held.unlock();
   assert(held.signal.aborted);
   assert.throws(() => held.check(), Lost);
-  await lock(key, { wait: 0 }).then((last) => last[Symbol.asyncDispose]());
+  await door.lock(key, { wait: 0 }).then((last) => last[Symbol.asyncDispose]());
+  for (const urls of [["127.0.0.1:1"], []]) await assert.rejects(door.lock(key, { urls }), { code: "bad" });
 }
 
 // A test waits for "told" while other commands come.
@@ -95,8 +142,11 @@ for await (const line of createInterface(process.stdin)) {
   try {
     console.log(["ok", await verbs[verb](...args)].join(" ").trim());
   } catch (e) {
-    if (!(e instanceof BatonError)) throw e;
-    const kind = e instanceof Held ? "held" : e instanceof Lost ? "lost" : `error ${e.code}`;
-    console.log(`${kind} ${e.message}`);
+    if (e instanceof OfTheWork) console.log("raised");
+    else if (!(e instanceof BatonError)) throw e;
+    else {
+      const kind = e instanceof Held ? "held" : e instanceof Lost ? "lost" : e instanceof Failed ? "failed" : `error ${e.code}`;
+      console.log(`${kind} ${e.message}`);
+    }
   }
 }

@@ -3,9 +3,16 @@
 declare(strict_types=1);
 
 require __DIR__ . '/../php/baton.php';
+require __DIR__ . '/../php/baton_http.php';
 
-use Baton\{Failure, Held, Lock, Lost, Session};
+use Baton\{Failed, Failure, Held, Lock, Lost, Session};
 use function Baton\withLock;
+
+define('HTTP', (bool) getenv('BATON_SERVER'));
+const DOOR = HTTP ? 'Baton\Http\\' : 'Baton\\';
+define('USUAL', HTTP ? ['ttl' => getenv('TTL') / 1000] : []);
+
+final class OfTheWork extends Exception {}
 
 set_error_handler(function (int $level, string $message, string $file, int $line) {
     if (error_reporting() & $level) { // it is not one that @ expects
@@ -29,7 +36,23 @@ function throws(string $kind, callable $f, string $reason = ''): Throwable {
     throw new LogicException("it does not throw $kind");
 }
 
+function overHTTP(string $key): void {
+    $lock = Baton\Http\lock($key, ttl: 4);
+    throws(Held::class, fn () => Baton\Http\lock($key, wait: 0.0004));
+    $lock->unlock();
+    $lock->unlock();
+    throws(Lost::class, fn () => $lock->check());
+    foreach ([['127.0.0.1:1'], []] as $urls) {
+        throws(Failure::class, fn () => Baton\Http\lock($key, urls: $urls), 'bad');
+    }
+    check(Baton\Http\withLock($key, fn () => 7) === 7, 'the result is another');
+}
+
 function api(string $key): void {
+    if (HTTP) {
+        overHTTP($key);
+        return;
+    }
     withLock($key, function (Lock $lock) use ($key) {
         $session = new Session();
         $who = $session->ask('who', key: $key)['locks'];
@@ -44,9 +67,6 @@ function api(string $key): void {
         $e = throws(Failure::class, fn () => $session->ask('lock', key: 'x', wait: 5), 'bad');
         check(str_contains($e->getMessage(), 'wait_ms'), (string) $e);
         throws(JsonException::class, fn () => new Lock("\xff", session: $session));
-        throws(Failure::class, fn () => new Lock('x', wait: NAN, session: $session), 'bad');
-        throws(Failure::class, fn () => new Lock('x', wait: -1, session: $session), 'bad');
-        (new Lock('x', wait: INF, maxHold: INF, session: $session))->unlock();
         $a->unlock();
         $session->close();
         throws(Lost::class, fn () => $b->check());
@@ -60,21 +80,63 @@ function api(string $key): void {
         throw new RangeException('of the work');
     }));
     throws(Lost::class, fn () => withLock($key, fn (Lock $lock) => $lock->session->close(), wait: 5));
-    $lock = new Lock($key, wait: 5);
-    unset($lock); // its end is that of its session
-    (new Lock($key, wait: 5))->unlock();
 }
 
 $held = null;
+
+function seconds(string $ms): float {
+    return ['NaN' => NAN, 'inf' => INF][$ms] ?? $ms / 1000;
+}
 
 function run(string $verb, string ...$args): mixed {
     global $held;
     switch ($verb) {
         case 'lock':
-            [$key, $wait, $maxHold, $mode] = $args;
-            $held = new Lock($key, $wait === '-' ? null : $wait / 1000, $mode === 'shared',
-                str_contains($mode, '/') ? array_map('intval', explode('/', $mode)) : null, $maxHold === '-' ? null : $maxHold / 1000);
+            [$key, $wait, $bound, $mode] = $args;
+            $kind = USUAL;
+            $wait === '-' || $kind['wait'] = seconds($wait);
+            $bound === '-' || $kind[HTTP ? 'ttl' : 'maxHold'] = seconds($bound);
+            $mode !== 'shared' || $kind['shared'] = true;
+            str_contains($mode, '/') && $kind['permits'] = array_map('intval', explode('/', $mode));
+            isset($args[4]) && $kind['value'] = $args[4];
+            $held = (DOOR . 'lock')($key, ...$kind);
             return $held->token;
+        case 'try':
+            $lock = (DOOR . 'tryLock')($args[0], ...USUAL);
+            $held = $lock ?? $held;
+            return $lock?->token ?? 'none';
+        case 'forget':
+            $held = null;
+            return null;
+        case 'once':
+            $ran = 0;
+            $work = function (object $attempt) use (&$ran, $args) {
+                check($attempt->check() > 0, 'the attempt has no time');
+                $ran = $attempt->attempts;
+                switch ($args[2]) {
+                    case 'fail': throw new Failed($args[3]);
+                    case 'raise': throw new OfTheWork();
+                    case 'block':
+                        echo "ok runs\n";
+                        file_get_contents($args[3]);
+                }
+                return $args[3];
+            };
+            return (DOOR . 'once')($args[0], $work, ...USUAL, ...($args[1] === '-' ? [] : ['wait' => seconds($args[1])])) . " $ran";
+        case 'take':
+            $taken = (DOOR . 'take')($args[0], $args[1], ...($args[2] === '-' ? [] : ['cost' => (int) $args[2]]));
+            return json_encode($taken->ok) . " $taken->remaining " . ($taken->retry === INF ? -1 : (int) ($taken->retry * 1000));
+        case 'leader':
+            $led = (DOOR . 'leader')($args[0]);
+            return $led ? "$led->value $led->token" : 'none';
+        case 'raise':
+            return (DOOR . 'withLock')($args[0], fn () => throw new OfTheWork(), ...USUAL);
+        case 'interrupt':
+            pcntl_async_signals(true);
+            pcntl_signal(SIGALRM, fn () => throw new OfTheWork());
+            pcntl_alarm(1);
+            try { (DOOR . 'lock')($args[0], ...USUAL); } catch (OfTheWork) { return null; }
+            throw new LogicException('it is not interrupted');
         case 'check':
             return (int) floor($held->check() * 1000);
         case 'unlock':
@@ -101,11 +163,11 @@ function run(string $verb, string ...$args): mixed {
             return null;
         case 'count':
             for ($i = 0; $i < $args[2]; $i++) {
-                withLock($args[0], function (Lock $lock) use ($args) {
+                (DOOR . 'withLock')($args[0], function (object $lock) use ($args) {
                     [$n, $last] = explode(' ', file_get_contents($args[1]));
                     check($lock->token > (int) $last, 'the token does not rise');
                     file_put_contents($args[1], $n + 1 . " $lock->token\n");
-                });
+                }, ...USUAL);
             }
             return null;
         case 'api':
@@ -121,6 +183,10 @@ while (($line = fgets(STDIN)) !== false) {
         $answer = 'held ' . $e->getMessage();
     } catch (Lost $e) {
         $answer = 'lost ' . $e->getMessage();
+    } catch (Failed $e) {
+        $answer = 'failed ' . $e->getMessage();
+    } catch (OfTheWork) {
+        $answer = 'raised';
     } catch (Failure $e) {
         $answer = "error $e->reason " . $e->getMessage();
     }

@@ -1,4 +1,4 @@
-# What the tests tell a process to do, in Python: see drive in language_test.go.
+# What the tests tell a process to do, in Python: see process in language_test.go.
 import gc
 import os
 import signal
@@ -7,41 +7,97 @@ import sys
 import threading
 
 import baton
-import baton_http
+import baton.http
 
+HTTP = "BATON_SERVER" in os.environ
+door = baton.http if HTTP else baton
 held = None
 
 
-def take(key, **kind):
-    if "BATON_SERVER" not in os.environ:
-        return baton.lock(key, **kind)
-    if "permits" in kind:
-        kind["permits"], kind["of"] = kind["permits"]
-    return baton_http.lock(key, ttl=4, **kind)
+def number(text):  # of milliseconds
+    return float(text) / 1000
 
 
-def kind(wait, max_hold, mode):
-    kind = {}
+def kind(wait, bound, mode, value="-"):
+    kind = {"ttl": number(os.environ["TTL"])} if HTTP else {}
     if wait != "-":
-        kind["wait"] = int(wait) / 1000
-    if max_hold != "-":
-        kind["max_hold"] = int(max_hold) / 1000
+        kind["wait"] = number(wait)
+    if bound != "-":
+        kind["ttl" if HTTP else "max_hold"] = number(bound)
     if mode == "shared":
         kind["shared"] = True
     elif mode != "-":
         kind["permits"] = tuple(int(n) for n in mode.split("/"))
+    if value != "-":
+        kind["value"] = value
     return kind
+
+
+def take(key):
+    return door.lock(key, **kind("-", "-", "-"))
+
+
+class OfTheWork(Exception):
+    pass
+
+
+def interrupt(*_):
+    raise TimeoutError("of the program")
 
 
 def do(verb, *args):
     global held
     if verb == "lock":
-        held = take(args[0], **kind(*args[1:]))
+        held = door.lock(args[0], **kind(*args[1:]))
         return held.token
+    if verb == "try":
+        held = door.try_lock(args[0], **kind("-", "-", "-")) or held
+        return held.token if held and held.key == args[0] else "none"
     if verb == "check":
         return int(held.check() * 1000)
     if verb == "unlock":
         return held.unlock()
+    if verb == "forget":
+        held = None
+        return gc.collect() and None
+    if verb == "once":
+        ran = 0
+
+        def work(attempt):
+            nonlocal ran
+            assert attempt.check() > 0
+            ran = attempt.attempts
+            if args[2] == "fail":
+                raise baton.Failed(args[3])
+            if args[2] == "raise":
+                raise OfTheWork
+            if args[2] == "block":
+                print("ok runs", flush=True)
+                open(args[3]).read()
+            return args[3]
+
+        fields = {} if args[1] == "-" else {"wait": number(args[1])}
+        return f"{door.once(args[0], work, **fields)} {ran}"
+    if verb == "take":
+        taken = door.take(args[0], args[1], *([] if args[2] == "-" else [float(args[2]) if not args[2].lstrip("-").isdigit() else int(args[2])]))
+        return f"{str(bool(taken)).lower()} {taken.remaining} {-1 if taken.retry is None else int(taken.retry * 1000)}"
+    if verb == "leader":
+        led = door.leader(args[0])
+        return f"{led.value} {led.token}" if led else "none"
+    if verb == "raise":
+        with take(args[0]):
+            raise OfTheWork
+    if verb == "interrupt":
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            take(args[0])
+        except TimeoutError as e:
+            assert e.args == ("of the program",), e
+            return None
+        raise AssertionError("it is not interrupted")
+    if verb == "threads":
+        return threads(args[0])
     if verb == "spawn":
         return subprocess.Popen(["cat", args[0]], stdout=subprocess.DEVNULL).pid
     if verb == "fork":
@@ -77,40 +133,42 @@ def refuses(code, call, *args, **fields):
     raise AssertionError(f"it is not refused with {code}")
 
 
-def over_http(key):
-    for fields in ({"wait": float("nan")}, {"wait": -1}, {"ttl": float("nan")}, {"ttl": 0}, {"ttl": float("inf")}):
-        refuses("bad", baton_http.lock, key, **fields)
-    slashes = [url + "/" for url in os.environ["BATON_SERVER"].split(",")]
-    lock = baton_http.lock(key, float("inf"), urls=slashes)
-    refuses("held", baton_http.lock, key, 0, urls=slashes)
+def threads(key):
+    """All threads may use a session, or a lock."""
+    wrong = []
+    session = None if HTTP else baton.Session()
+    lock = take(key)
+
+    def use(name):
+        try:
+            for _ in range(5):
+                assert lock.check() > 0
+                if HTTP:
+                    take(name).unlock()
+                else:
+                    own = baton.Lock(session, name)
+                    own.check()
+                    own.unlock()
+        except BaseException as e:
+            wrong.append(e)
+
+    all = [threading.Thread(target=use, args=(f"{key}/{i}",)) for i in range(4)]
+    for thread in all:
+        thread.start()
+    for thread in all:
+        thread.join()
+    assert not wrong, wrong
     lock.unlock()
-    lock.unlock()
-    refuses("lost", lock.check)
-    forgotten = baton_http.lock(key, ttl=30)
-    forgotten.check()
-    del forgotten
-    baton_http.lock(key, wait=20).unlock()  # long before its time is over
 
 
 def api(key):
-    if "BATON_SERVER" in os.environ:
-        return over_http(key)
-    for wait in (float("nan"), -1):
-        refuses("bad", baton.lock, key, wait)
-    baton.lock(key, float("inf"), max_hold=float("inf")).unlock()
-    threads(key)
-
-    def alarm(*_):
-        raise TimeoutError("of the program")
-
-    signal.signal(signal.SIGALRM, alarm)
-    with baton.lock(key):
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        try:
-            baton.lock(key)
-            raise AssertionError("it does not wait")
-        except TimeoutError as e:
-            assert e.args == ("of the program",), e
+    if HTTP:
+        lock = take(key)
+        lock.unlock()
+        lock.unlock()
+        refuses("lost", lock.check)
+        refuses("bad", door.lock, key, urls=["127.0.0.1:1"])
+        return
     with baton.lock(key, wait=5, max_hold=60) as lock:
         session = baton.Session()
         who = session.ask("who", key=key)["locks"]
@@ -124,11 +182,7 @@ def api(key):
         lock.unlock()
         lock.unlock()
     a, b = baton.Lock(session, key + "/a"), baton.Lock(session, key + "/b\u00e9\"\\")
-    try:
-        baton.Lock(session, key + "/a")
-        assert False, "a lock waits for itself"
-    except baton.Error as e:
-        assert e.args[0] == "nested", e
+    refuses("nested", baton.Lock, session, key + "/a")
     try:
         session.ask("lock", key="x", wait=5)
         assert False, "a field that is unknown is accepted"
@@ -136,11 +190,7 @@ def api(key):
         assert e.args[0] == "bad" and "wait_ms" in e.args[1], e
     a.unlock()
     session.close()
-    try:
-        b.check()
-        assert False, "a lock outlives its session"
-    except baton.Lost:
-        pass
+    refuses("lost", b.check)
     baton.lock(key + "/b\u00e9\"\\", wait=5).unlock()
     try:
         with baton.lock(key) as lock:
@@ -156,27 +206,6 @@ def api(key):
         pass
 
 
-def threads(key):
-    """All threads may use a session."""
-    session, wrong = baton.Session(), []
-
-    def use(name):
-        try:
-            for _ in range(50):
-                lock = baton.Lock(session, name)
-                lock.check()
-                lock.unlock()
-        except BaseException as e:
-            wrong.append(e)
-
-    all = [threading.Thread(target=use, args=(f"{key}/{i}",)) for i in range(4)]
-    for thread in all:
-        thread.start()
-    for thread in all:
-        thread.join()
-    assert not wrong, wrong
-
-
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for line in sys.stdin:
     try:
@@ -186,7 +215,11 @@ for line in sys.stdin:
         print("held", e, flush=True)
     except baton.Lost as e:
         print("lost", e, flush=True)
+    except baton.Failed as e:
+        print("failed", e.args[1], flush=True)
     except baton.Error as e:
         print("error", *e.args, flush=True)
+    except OfTheWork:
+        print("raised", flush=True)
     except KeyboardInterrupt:
         print("interrupted", flush=True)

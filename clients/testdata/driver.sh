@@ -1,4 +1,4 @@
-# What the tests tell a process to do, in bash: see drive in language_test.go.
+# What the tests tell a process to do, in bash: see process in language_test.go.
 . "$CLIENTS/bash/baton.sh"
 
 answer() { # code of baton, value
@@ -9,7 +9,8 @@ answer() { # code of baton, value
 	*)
 		code=${BATON_ANSWER#*\"error\":\"}
 		[[ $code != "$BATON_ANSWER" ]] || code=agent
-		echo "error ${code%%\"*} $BATON_ERROR"
+		[[ $code == failed* ]] || code="error $code"
+		echo "${code%%\"*} $BATON_ERROR"
 		;;
 	esac
 }
@@ -23,6 +24,17 @@ expect() { # code, command
 	[[ $got == "$want" ]] || fail "$*: $got, want $want"
 }
 
+work() { # what, text
+	case $1 in
+	raise) return 3 ;;
+	block)
+		echo "ok runs" >&3
+		cat "$2"
+		;;
+	esac
+	echo "$2"
+}
+
 api() { # key
 	set -u
 	expect 0 baton_lock "$1" 5000 60000
@@ -32,12 +44,15 @@ api() { # key
 	expect 0 baton_check 500
 	expect 79 baton_check 60000
 	expect 69 baton_lock other
+	expect 1 baton_leader nobody # in the session of the lock
 	expect 0 baton_unlock
 	[[ -z ${BATON_TOKEN-} ]] || fail "a token without a lock"
 	expect 79 baton_check
 	expect 79 baton_unlock
-	expect 69 baton_lock 'a"b'
 	expect 69 baton_lock $'\e'
+	text=$'a "quoted" \\n line\n\ttab \e[1m <&> é'
+	[[ $(baton_once "$1" '' echo "$text") == "$text" ]] || fail "the result of a run"
+	[[ $(baton_once "$1" '' false) == "$text" ]] || fail "the recorded result"
 	set -e
 	baton_lock "$1" 0
 	baton_check
@@ -45,12 +60,19 @@ api() { # key
 	set +eu
 }
 
-while IFS=' ' read -r verb a b c d; do
+exec 3>&1
+while IFS=' ' read -r verb a b c d e; do
 	case $verb in
 	lock)
-		[[ $b != - ]] || b=
-		baton_lock "$a" "$b" "${c#-}"
+		[[ $b != - && $b != inf ]] || b=
+		[[ $c != - && $c != inf ]] || c=
+		baton_lock "$a" "$b" "$c" "${d#-}" "$e"
 		answer $? "${BATON_TOKEN-}"
+		;;
+	try)
+		baton_try_lock "$a"
+		code=$?
+		[[ $code != 75 ]] && answer $code "${BATON_TOKEN-}" || echo ok none
 		;;
 	check)
 		baton_check
@@ -60,6 +82,24 @@ while IFS=' ' read -r verb a b c d; do
 	unlock)
 		baton_unlock
 		answer $?
+		;;
+	once)
+		baton_once "$a" "${b#-}" work "$c" "$d" >/dev/null
+		code=$?
+		[[ $code != 3 ]] && answer $code "$BATON_RESULT $BATON_ATTEMPTS" || echo raised
+		;;
+	take)
+		ok=true
+		baton_take "$a" "$b" "${c#-}" || ok=false
+		[[ $BATON_ANSWER == *'"limit":'* ]] && echo "ok $ok $BATON_REMAINING ${BATON_RETRY:-$([[ $ok == true ]] && echo 0 || echo -1)}" || answer 69
+		;;
+	leader)
+		baton_leader "$a"
+		case $? in
+		0) baton_field token && echo "ok $BATON_LEADER $BATON_TEXT" || echo "ok $BATON_LEADER 0" ;;
+		1) echo ok none ;;
+		*) answer 69 ;;
+		esac
 		;;
 	spawn)
 		cat "$a" >/dev/null &

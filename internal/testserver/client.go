@@ -19,10 +19,9 @@ func Curl(t TB) string {
 	return require(t, "curl", "curl")
 }
 
-// Node returns the path of node, for a long test.
+// Node returns the path of node.
 func Node(t TB) string {
 	t.Helper()
-	Long(t)
 	return require(t, "node", "nodejs")
 }
 
@@ -65,6 +64,7 @@ func Caddy(t TB) string {
 // Npm returns the path of npm, with node beside it, for a long test.
 func Npm(t TB) string {
 	t.Helper()
+	Long(t)
 	Node(t)
 	return require(t, "npm", "npm")
 }

@@ -85,12 +85,16 @@ func (r *runner) install() error {
 			return &w
 		}
 	}
-	for name, from := range map[string]fs.FS{"worker.py": workers.Files, "worker.php": workers.Files, "python/baton.py": clients.Files, "php/baton.php": clients.Files} {
+	for name, from := range map[string]fs.FS{"worker.py": workers.Files, "worker.php": workers.Files, "python/baton/__init__.py": clients.Files, "python/baton/common.py": clients.Files, "php/baton.php": clients.Files} {
 		text, err := fs.ReadFile(from, name)
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(r.path(filepath.Base(name)), text, 0o600); err != nil {
+		file := r.path(strings.TrimPrefix(strings.TrimPrefix(name, "python/"), "php/"))
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return err
+		}
+		if err := os.WriteFile(file, text, 0o600); err != nil {
 			return err
 		}
 	}

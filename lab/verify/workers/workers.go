@@ -3,7 +3,7 @@ package workers
 
 import "embed"
 
-// Files are the programs. worker.py needs baton.py beside it; worker.php is told where
+// Files are the programs. worker.py needs the package baton beside it; worker.php is told where
 // baton.php is.
 //
 //go:embed worker.py worker.php

@@ -11,9 +11,12 @@ import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Objects;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.locks.ReentrantLock;
 
 /** A connection to the agent. Its end is that of all its locks. It makes one request at a time, for any thread. */
 public final class Session implements AutoCloseable {
@@ -22,17 +25,18 @@ public final class Session implements AutoCloseable {
     private final SocketChannel channel;
     private final Selector selector;
     private final ByteBuffer in = ByteBuffer.allocate(1 << 14).flip();
+    private final ReentrantLock turn = new ReentrantLock();
     private long id;
     private long until = System.nanoTime(); // what is held is certain until then, as far as the agent has told
     private volatile Baton.Failure ended; // why
 
     public Session(String path) {
-        String none = "no agent at " + path + ": ";
+        String none = "no agent at " + path + ": ", help = ": start baton agent --socket, or set BATON_AGENT; see its --group and --mode";
         try {
             channel = SocketChannel.open(StandardProtocolFamily.UNIX);
             selector = Selector.open();
         } catch (IOException e) {
-            throw new Baton.Failure("agent", none + e.getMessage());
+            throw new Baton.Failure("agent", none + e.getMessage() + help);
         }
         try {
             channel.configureBlocking(false);
@@ -41,17 +45,26 @@ public final class Session implements AutoCloseable {
             read(0); // the greeting
         } catch (IOException | RuntimeException e) {
             close();
-            throw e instanceof Baton.Failure f ? f : new Baton.Failure("agent", none + e.getMessage());
+            throw e instanceof Baton.Failure f ? f : new Baton.Failure("agent", none + e.getMessage() + help);
         }
     }
 
     /** A lock of this session. */
-    public Baton.Lock lock(String key, Baton.Kind kind) {
-        return new Baton.Lock(this, key, kind, false);
-    }
+    public Baton.Lock lock(String key, Baton.Kind kind) { return lock(key, kind, false); }
+    Baton.Lock lock(String key, Baton.Kind kind, boolean alone) { return locked(key, ask("lock", kind.with("key", key)), alone); }
+    Baton.Lock locked(String key, Map<String, Object> answer, boolean alone) { return new Held(key, answer, alone); }
 
     /** Sends a request of the protocol, and returns its answer: Maps, Lists, Strings, Longs and Booleans. */
-    public synchronized Map<String, Object> ask(String what, Map<String, ?> fields) {
+    public Map<String, Object> ask(String what, Map<String, ?> fields) {
+        turn.lock(); // synchronized would keep the carrier of a virtual thread
+        try {
+            return asked(what, fields);
+        } finally {
+            turn.unlock();
+        }
+    }
+
+    private Map<String, Object> asked(String what, Map<String, ?> fields) {
         if (ended != null) throw ended;
         Map<String, Object> request = new HashMap<>(fields);
         request.putAll(Map.of("id", ++id, "do", what));
@@ -108,6 +121,7 @@ public final class Session implements AutoCloseable {
         if (own && Objects.equals(ok, true)) return answer;
         if (!Objects.equals(ok, false) || !own && !session) throw new IOException("it has answered what was not asked");
         Baton.Failure failure = Baton.failure("" + answer.get("error"), "" + answer.get("message"));
+        failure.answer = answer;
         if (session) ended = failure;
         throw failure;
     }
@@ -118,6 +132,35 @@ public final class Session implements AutoCloseable {
             return Long.parseLong("" + answer.get(name));
         } catch (NumberFormatException e) {
             throw ended = new Baton.Lost("the agent has answered without " + name);
+        }
+    }
+
+    private final class Held extends Baton.Lock {
+        private final boolean alone;
+        private final long lock;
+        private final AtomicBoolean held = new AtomicBoolean(true);
+
+        Held(String key, Map<String, Object> answer, boolean alone) {
+            super(key, answer, name -> number(answer, name));
+            this.alone = alone;
+            lock = number(answer, "id");
+        }
+
+        @Override
+        public Duration check() {
+            long running = System.nanoTime(), up = Baton.uptime();
+            long left = number(ask("check", Map.of("lock", lock)), "remaining_ms");
+            // nanoTime stands still while the machine is suspended.
+            return Duration.ofMillis(left).minusNanos(Math.max(System.nanoTime() - running, Baton.uptime() - up + 10_000_000));
+        }
+
+        @Override
+        public void close() {
+            try {
+                if (held.getAndSet(false)) ask("unlock", Map.of("lock", lock));
+            } finally {
+                if (alone) Session.this.close();
+            }
         }
     }
 

@@ -7,42 +7,17 @@
 import contextlib
 import errno
 import json
-import math
 import os
 import socket
 import struct
 import threading
-import time
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
+from .common import Error, Failed, Held, Leader, Lost, Taken, milliseconds, now
+
+__all__ = ["Error", "Failed", "Held", "Leader", "Lock", "Lost", "Session", "Taken", "leader", "lock", "once", "take", "try_lock"]
 SILENCE = 3  # seconds, after which the agent is asked for a sign of life; it hangs after as many more
 PING = 2**53 - 1  # the id of these requests
-
-
-def now() -> float:
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # goes on while the machine is suspended
-
-
-def milliseconds(name: str, seconds: Optional[float]) -> Optional[int]:
-    """None, and infinity, are no bound."""
-    if seconds is not None and not seconds >= 0:  # nor is it NaN
-        raise Error("bad", f"{name} is {seconds}: it is a number of seconds, not below 0")
-    return None if seconds in (None, math.inf) else math.ceil(seconds * 1000)
-
-
-class Error(Exception):
-    """The agent refused the request, or cannot be reached. args: a code such as busy, a message."""
-
-    def __str__(self) -> str:
-        return ": ".join(map(str, self.args))
-
-
-class Held(Error):
-    """Another process has the lock, and the wait is over."""
-
-
-class Lost(Error):
-    """The session has ended, and all its locks: another process may have them."""
 
 
 class Session:
@@ -61,7 +36,8 @@ class Session:
         except BaseException as e:
             self.close()
             if isinstance(e, OSError) and e.errno:  # else a signal handler has raised it
-                raise Error("agent", f"no agent at {path}: {e.strerror}") from e
+                mend = "see --group and --mode of the agent" if e.errno == errno.EACCES else "start baton agent --socket, or set BATON_AGENT"
+                raise Error("agent", f"no agent at {path}: {e.strerror}: {mend}") from e
             raise
 
     def ask(self, do: str, needs: Optional[str] = None, **fields: Any) -> dict[str, Any]:
@@ -99,12 +75,13 @@ class Session:
                     self._until = max(self._until, sent + answer.get("remaining_ms", 0) / 1000)
                     return answer
                 why = () if ok else (answer["error"], answer["message"])
-                kind = ok or {"held": Held, "lost": Lost, "closing": Lost}.get(why[0], Error)
+                kind = ok or {"held": Held, "lost": Lost, "closing": Lost, "failed": Failed}.get(why[0], Error)
             except (ValueError, LookupError, TypeError):
                 ok = None
         if ok is not False or about not in (asked, 0):
             raise ConnectionError(errno.EBADMSG, "it has answered what was not asked")
         error = kind(*why)
+        error.answer = answer
         self._over = self._over if about else error  # without an id it is about the session, which has ended
         raise error
 
@@ -127,19 +104,21 @@ class Session:
         return line
 
     def close(self) -> None:
+        self._over = self._over or Lost("lost", "the session was closed")
         self._socket.close()
 
 
 class Lock:
     """A lock that is held. token is an int that rises with every lock of the key.
-    wait, max_hold: seconds; a wait of 0 is none, of None as long as it takes. permits: n, of."""
+    wait, max_hold: seconds; a wait of 0 is none, of None as long as it takes. permits: n, of. value: shown as the holder, a leader's name."""
 
     def __init__(self, session: Session, key: str, wait: Optional[float] = None, shared: bool = False,
-                 permits: Optional[tuple[int, int]] = None, max_hold: Optional[float] = None, alone: bool = False) -> None:
+                 permits: Optional[tuple[int, int]] = None, max_hold: Optional[float] = None, value: Optional[str] = None,
+                 alone: bool = False, answer: Optional[dict[str, Any]] = None) -> None:
         mode, (n, of) = "permits" if permits else "shared" if shared else None, permits or (None, None)
-        answer = session.ask("lock", "token", key=key, wait_ms=milliseconds("wait", wait), max_hold_ms=milliseconds("max_hold", max_hold),
-                             mode=mode, n=n, of=of)
-        self.key, self.token, self.session = key, answer["token"], session
+        answer = answer or session.ask("lock", "token", key=key, wait_ms=milliseconds("wait", wait),
+                                       max_hold_ms=milliseconds("max_hold", max_hold), mode=mode, n=n, of=of, value=value)
+        self.key, self.token, self.session, self.attempts = key, int(answer["token"]), session, answer.get("attempts", 1)
         self._id, self._alone, self._held = answer["id"], alone, True
 
     def check(self) -> float:
@@ -175,3 +154,47 @@ def lock(key: str, wait: Optional[float] = None, *, path: Optional[str] = None, 
     except BaseException:
         session.close()
         raise
+
+
+def try_lock(key: str, **kind: Any) -> Optional[Lock]:
+    """A Lock, or None if another process has it."""
+    try:
+        return lock(key, 0, **kind)
+    except Held:
+        return None
+
+
+def once(key: str, work: Callable[[Lock], Optional[str]], wait: Optional[float] = None, *, path: Optional[str] = None,
+         max_hold: Optional[float] = None, request: Optional[str] = None) -> str:
+    """Run an operation unless it has succeeded before, record what work returns, and return what is recorded. If work raises
+    Failed, it has failed for good; after any other error the next call runs it. request: another one under this key is refused.
+    Above 1, attempts of the Lock that work gets says that an earlier one was not finished, and may have had effects."""
+    with contextlib.closing(Session(path)) as session:  # whose end gives up an attempt
+        answer = session.ask("once", key=key, wait_ms=milliseconds("wait", wait), max_hold_ms=milliseconds("max_hold", max_hold), request=request)
+        if not answer.get("run"):
+            return answer.get("result", "")
+        try:
+            result = work(Lock(session, key, answer=answer)) or ""
+        except Failed as e:
+            session.ask("finish", lock=answer["id"], failed=e.args[1])
+            raise
+        session.ask("finish", lock=answer["id"], result=result)
+        return result
+
+
+def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional[str] = None, path: Optional[str] = None) -> Taken:
+    """Ask a rule of the agent (--rules) for a cost."""
+    with contextlib.closing(Session(path)) as session:
+        try:
+            return Taken.of(True, session.ask("take", rule=rule, key=key, tier=tier, cost=cost))
+        except Error as e:
+            if e.args[0] != "limited":
+                raise
+            return Taken.of(False, e.answer)
+
+
+def leader(key: str, *, path: Optional[str] = None) -> Optional[Leader]:
+    """Who leads: has the lock of the key with a value. None if nobody does."""
+    with contextlib.closing(Session(path)) as session:
+        answer = session.ask("leader", key=key)
+    return Leader(answer.get("value", ""), int(answer.get("token", 0))) if answer["led"] else None

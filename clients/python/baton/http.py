@@ -1,0 +1,281 @@
+"""Distributed locks through servers ("baton serve"), for where there is no agent:
+
+    with baton.http.lock("invoice/42", wait=10) as lock:
+        write(lock.token)            # what the lock protects refuses a lower token
+        if lock.check() > 1: pay()   # the seconds that are left for a step that must not happen twice
+"""
+import base64
+import contextlib
+import errno
+import http.client
+import json
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+import urllib.parse
+import weakref
+from typing import Any, Callable, Optional
+
+from .common import Error, Failed, Held, Leader, Lost, Taken, milliseconds, now
+
+PASSING = ("unavailable", "resource_exhausted")  # of which the next attempt may know nothing
+HELP = {
+    "unavailable": ": start baton serve, or set BATON_SERVER or urls",
+    "unauthenticated": ": give access, a token of the server's --roles",
+}
+
+
+def _cut(conn: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        socket.socket.shutdown(conn, socket.SHUT_RDWR)
+
+
+class Servers:
+    """Servers that share a store and a secret. A call that one does not answer makes it the last."""
+
+    def __init__(self, urls: Optional[list[str]] = None, access: Optional[str] = None) -> None:
+        named = urls or (os.environ.get("BATON_SERVER") or "http://127.0.0.1:7420").split(",")
+        self.urls = [url.strip().rstrip("/") for url in named]
+        self.head = {"Content-Type": "application/json", "Connection": "close", **({"Authorization": "Bearer " + access} if access else {})}
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise Error("bad", f"{url!r} is no server: an URL is like http://127.0.0.1:7420")
+
+    def ask(self, call: str, patience: float = 5, **fields: Any) -> dict[str, Any]:
+        """Make a call, such as "Locks/List", at the first server. It ends when patience is over, in seconds."""
+        first = self.urls[0]
+        url = first + (call if call.startswith("/") else f"/baton.v1.{call}")
+        try:
+            status, text = self._post(url, json.dumps({k: v for k, v in fields.items() if v is not None}).encode(), patience)
+            answer: Any = None
+            with contextlib.suppress(ValueError):
+                answer = json.loads(text)
+            if isinstance(answer, dict) and (status == 200 or "ok" in answer):  # a limit that is used up is no error
+                return answer
+            code, why = "unavailable", f"it answers {status}, and no JSON"
+            if isinstance(answer, dict):
+                code, why = str(answer.get("code", code)), str(answer.get("message", f"it answers {status}"))
+        except (OSError, UnicodeError, http.client.HTTPException) as e:
+            if isinstance(e, OSError) and e.errno is None and not isinstance(e, http.client.HTTPException) and "timed out" not in str(e):
+                raise  # a signal handler has raised it
+            code, why = "unavailable", str(e) or repr(e)
+        if code == "unavailable":
+            self.urls = [url for url in self.urls if url != first] + [first]  # at once, as another thread may read it
+        raise (Lost if code == "not_found" else Error)(code, f"{url}: {why}{HELP.get(code, '')}")
+
+    def _post(self, url: str, body: bytes, patience: float) -> tuple[int, bytes]:
+        """Follows no redirect and asks no proxy of the environment: the access token is for the servers that were named."""
+        at, until = urllib.parse.urlsplit(url), now() + patience
+        kind = http.client.HTTPSConnection if at.scheme == "https" else http.client.HTTPConnection
+        with contextlib.closing(kind(at.netloc.rpartition("@")[2], timeout=patience)) as conn:
+            conn.connect()
+            sock = conn.sock
+            over = threading.Timer(max(0, until - now()), _cut, [sock])  # the timeout is that of one part of the answer
+            over.daemon = True
+            over.start()
+            try:
+                conn.request("POST", at.path, body, self.head)
+                with conn.getresponse() as answer:
+                    return answer.status, answer.read()
+            except (OSError, http.client.HTTPException):
+                if now() >= until:
+                    raise TimeoutError(errno.ETIMEDOUT, "it does not answer in time") from None
+                raise
+            finally:
+                over.cancel()
+
+    def answer(self, call: str, until: float = math.inf, **fields: Any) -> dict[str, Any]:
+        """Make a call at each server, once within the time that remains, until one has answered."""
+        before: Optional[Error] = None
+        began = now()
+        for left in range(len(self.urls), 0, -1):
+            try:
+                return self.ask(call, min(5, max(1, (until - now()) / left)), **fields)
+            except Error as e:
+                if e.args[0] == "not_found" and (before or began < until <= now()):
+                    return {}  # the server before has done it, or it has expired since this began
+                before = e
+                if e.args[0] not in PASSING:
+                    raise
+        raise before or Error("bad", "there is no server")
+
+    def obtain(self, call: str, key: str, wait: Optional[float], ttl: float, owner: Optional[str], kind: dict[str, Any]) -> tuple[float, dict[str, Any]]:
+        """Wait in turns for a lock, or an attempt. Returns when the call was sent that got it, and the answer."""
+        limit, ttl_ms, began = milliseconds("wait", wait), milliseconds("ttl", ttl), now()
+        if not ttl_ms:
+            raise Error("bad", f"ttl is {ttl}: it is a number of seconds above 0")
+        op, retry, heard, silent = secrets.token_urlsafe(16), False, began, 0
+        try:
+            while True:
+                sent = now()
+                rest = math.inf if limit is None else max(0, began + limit / 1000 - sent)
+                turn = min(rest, 1)  # of a client that dies between two calls the position ends after a second and a half
+                try:
+                    answer = self.ask(call, turn + 5, key=key, op=op, ttl_ms=ttl_ms, wait_ms=math.ceil(turn * 1000), retry=retry, owner=owner, **kind)
+                    if _state(answer) not in ("WAITING", "REFUSED", "BUSY"):
+                        return sent, answer
+                    who = ", ".join(h["owner"] for h in answer.get("holders", [])) or "another client"
+                    error, heard, retry, silent = Held("held", f"{key!r} is held by {who}"), now(), True, 0
+                except Error as e:
+                    error, silent = e, silent + 1
+                    if e.args[0] == "aborted":  # a lease came and went while its answer was lost
+                        op, retry = secrets.token_urlsafe(16), False
+                    elif e.args[0] == "unavailable":
+                        retry = True
+                    else:
+                        raise
+                    time.sleep(min(0.1, rest))
+                if rest <= turn and not 0 < silent < len(self.urls) or now() > heard + 30:  # no server answers
+                    raise error
+        except BaseException as e:  # an interrupt, too
+            if retry or not isinstance(e, Error):  # a server may have a position, or a lease
+                with contextlib.suppress(Error):
+                    once = True if call == "Once/Begin" else None
+                    self.answer("Locks/Cancel", now() + 2, key=key, op=op, ttl_ms=ttl_ms, once=once, **kind)
+            raise
+
+
+def _state(answer: dict[str, Any]) -> str:
+    try:
+        if answer["state"] in ("HELD", "RUN"):
+            answer["remaining_ms"] + int(answer["token"]), answer["handle"]
+        return answer["state"] + ""
+    except (LookupError, TypeError, ValueError):
+        raise Error("unavailable", f"a server answers what was not asked{HELP['unavailable']}") from None
+
+
+class Lock:
+    """A lock that is held, and which a thread renews. Its methods are for all threads."""
+
+    def __init__(self, key: str, servers: Servers, ttl: float, sent: float, answer: dict[str, Any]) -> None:
+        self.key, self.token, self.attempts = key, int(answer["token"]), int(answer.get("attempts", 1))
+        self._until, self._handle, self._ended = sent + answer["remaining_ms"] / 1000, answer["handle"], threading.Event()
+        self._pid, self._servers, self._ttl = os.getpid(), servers, ttl
+        self._why: Optional[Error] = None
+        self._lost = False  # and was told so
+        threading.Thread(target=_keep, args=(weakref.ref(self), self._ended, servers, ttl / 3, self._handle), daemon=True).start()
+
+    def _renew(self) -> float:
+        """Returns the pause until the next time."""
+        sent = now()
+        try:
+            answer = self._servers.ask("Locks/Renew", min(5, self._ttl / 4, self._until - sent), handle=self._handle)
+            if self._until > now():  # else it has ended, whatever the store says
+                self._until, self._why = max(self._until, sent + answer.get("remaining_ms", 0) / 1000), None
+            return self._ttl / 3
+        except Error as e:
+            self._why = e
+            if e.args[0] not in PASSING:
+                self._until = 0
+            return self._ttl / 12  # soon again, if no server answers
+
+    def _own(self) -> None:
+        if os.getpid() != self._pid:
+            raise Error("bad", f"the lock {self.key!r} is that of the process that forked: take another")
+
+    def check(self) -> float:
+        """The seconds for which the lock is certain from now. Asks no server. Raises Lost."""
+        self._own()
+        if self._lost or self._ended.is_set() or (left := self._until - now()) <= 0:
+            self._lost = True
+            raise Lost("lost", f"the lock {self.key!r} has ended" + (f": {self._why}" if self._why else ""))
+        return left
+
+    def unlock(self) -> None:
+        """Unlock, at another server if one does not answer. Raises Lost if the lock had ended before. A second call does nothing."""
+        self._end("Locks/Release")
+
+    def _end(self, call: str, **fields: Any) -> None:
+        self._own()
+        if not self._ended.is_set():
+            self._ended.set()
+            over = self._lost or self._until <= now()
+            self._servers.answer(call, self._until, handle=self._handle, **fields)
+            if over and not fields:  # what was recorded of an operation stands
+                self.check()  # which raises Lost
+
+    def __enter__(self) -> "Lock":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            self.unlock()
+        except Error:
+            if kind is None:  # else the error of the work is the one that counts
+                raise
+
+
+def _keep(lock: Any, ended: threading.Event, servers: Servers, pause: float, handle: str) -> None:
+    while not ended.wait(pause):
+        if (held := lock()) is None:  # the program has forgotten it
+            with contextlib.suppress(Error):
+                servers.answer("Locks/Release", 0, handle=handle)
+            return
+        if held._lost or held._until - now() < 0.001:
+            return
+        pause = held._renew()
+        del held
+
+
+def lock(key: str, wait: Optional[float] = None, *, ttl: float = 15, urls: Optional[list[str]] = None, access: Optional[str] = None,
+         shared: bool = False, permits: Optional[tuple[int, int]] = None, value: Optional[str] = None) -> Lock:
+    """Lock a key. wait: seconds, 0 is not at all, None as long as it takes. ttl: how long the lock outlives a client that dies.
+    urls: of servers that share a secret. access: a token of theirs. permits: n, of. value: shown as the holder, a leader's name."""
+    servers, (n, of) = Servers(urls, access), permits or (None, None)
+    return Lock(key, servers, ttl, *servers.obtain("Locks/Acquire", key, wait, ttl, value, {"shared": shared, "permits": n, "of": of}))
+
+
+def try_lock(key: str, **kind: Any) -> Optional[Lock]:
+    """A Lock, or None if another process has it."""
+    try:
+        return lock(key, 0, **kind)
+    except Held:
+        return None
+
+
+def once(key: str, work: Callable[[Lock], Optional[str]], wait: Optional[float] = None, *, ttl: float = 15, urls: Optional[list[str]] = None,
+         access: Optional[str] = None, value: Optional[str] = None) -> str:
+    """Run an operation unless it has succeeded before, record what work returns, and return what is recorded. If work raises
+    Failed, it has failed for good; after any other error the next call runs it. Above 1, attempts of the Lock that work gets
+    says that an earlier one was not finished, and may have had effects."""
+    servers = Servers(urls, access)
+    sent, answer = servers.obtain("Once/Begin", key, wait, ttl, value, {})
+    if answer["state"] != "RUN":
+        result = base64.b64decode(answer.get("result", "")).decode(errors="replace")
+        if answer["state"] == "FAILED":
+            raise Failed(result)
+        return result
+    attempt = Lock(key, servers, ttl, sent, answer)
+    try:
+        result = work(attempt) or ""
+        attempt._end("Once/Finish", result=base64.b64encode(result.encode()).decode())
+        return result
+    except Failed as e:
+        attempt._end("Once/Finish", result=base64.b64encode(e.args[1].encode()).decode(), failed=True)
+        raise
+    except BaseException:
+        with contextlib.suppress(Error):
+            attempt.unlock()
+        raise
+
+
+def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional[str] = None, urls: Optional[list[str]] = None,
+         access: Optional[str] = None) -> Taken:
+    """Ask a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time."""
+    if cost is not None and not isinstance(cost, int):
+        raise Error("bad", f"cost is {cost}: it is a whole number")
+    servers = Servers(urls, access)
+    call = servers.ask if (cost or 0) < 0 else servers.answer  # what was given back is not given back again
+    answer = call("/v1/limit", rule=rule, key=key, cost=cost, tier=tier)
+    return Taken.of(answer["ok"], answer)
+
+
+def leader(key: str, *, urls: Optional[list[str]] = None, access: Optional[str] = None) -> Optional[Leader]:
+    """Who leads: has the lock of the key. None if nobody does."""
+    for lock in Servers(urls, access).answer("Locks/List", prefix=key)["locks"]:
+        if lock["key"] == key and lock["holders"]:
+            return Leader(lock["holders"][0]["owner"], int(lock["holders"][0]["token"]))
+    return None

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -36,10 +37,11 @@ func HTTPServer(h http.Handler) *http.Server {
 	p.SetHTTP2(true)
 	p.SetUnencryptedHTTP2(true)
 	fresh := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.ProtoMajor > 1 { // this goroutine is new
-			quick.Stack()
+		if r.ProtoMajor > 1 {
+			quick.Stack() // this goroutine is new
+		} else {
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		}
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
 		h.ServeHTTP(w, r)
 		// What is left of the answer is sent now. A client of HTTP/2 may be there and not
 		// take it.
@@ -104,9 +106,14 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 		c.rest = func() { _ = deadlines.SetWriteDeadline(time.Time{}) }
 		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 		if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
-			_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))
-			// It would end the wait for an answer, too.
-			c.clear = func() { _ = deadlines.SetReadDeadline(time.Time{}) }
+			var reading bound
+			reading.begin(bodyTimeout, func() { _ = deadlines.SetReadDeadline(time.Unix(1, 0)) })
+			defer func() {
+				if reading.end() { // the server may read on after the answer
+					_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))
+				}
+			}()
+			c.clear = func() { reading.end() } // it would end the wait for an answer, too
 			r.Body = &body{r.Body, c.clear}
 		}
 		if err := s.enters(r, c); err != nil { // the rest of the body still has its deadline
@@ -121,6 +128,39 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 		defer s.under.leave(name)
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 	})
+}
+
+// A bound ends something that takes too long. It costs less than a deadline of net/http,
+// which over HTTP/2 is a message to the goroutine of the connection.
+type bound struct {
+	mu    sync.Mutex
+	timer *time.Timer // nil once it has ended
+}
+
+func (b *bound) begin(d time.Duration, late func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.timer = time.AfterFunc(d, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.timer != nil {
+			b.timer = nil
+			late()
+		}
+	})
+}
+
+// end reports whether the bound was neither reached nor ended before. Once it has returned
+// nothing happens any more.
+func (b *bound) end() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	running := b.timer != nil
+	if running {
+		b.timer.Stop()
+		b.timer = nil
+	}
+	return running
 }
 
 // enters finds who calls, or refuses the request.

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/batonhq/baton/driver/check"
+	"github.com/batonhq/baton/internal/flatjson"
 	"github.com/batonhq/baton/internal/suggest"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
@@ -154,66 +155,24 @@ func parse(line []byte) (request, error) {
 // parseShort reads a line of the kind that nearly all are of: without escapes, lists and
 // errors. Of any other line it returns false.
 func parseShort(line []byte) (r request, ok bool) {
-	if !utf8.Valid(line) || len(line) == 0 || line[0] != '{' {
-		return r, false
-	}
-	at := 0
-	for line[at] != '}' {
-		name, end, ok := shortText(line, skipBlank(line, at+1))
+	ok = flatjson.Each(line, func(name []byte, v flatjson.Value) bool {
 		i := slices.Index(fieldNames, string(name))
-		if !ok || i < 0 || end >= len(line) || line[end] != ':' {
-			return r, false
+		if i < 0 || r.has&(1<<i) != 0 {
+			return false
 		}
-		f := fields(1) << i
-		text, number, least, most := r.field(f)
-		at = skipBlank(line, end+1)
+		r.has |= 1 << i
+		text, number, least, most := r.field(1 << i)
 		switch {
-		case r.has&f != 0:
-			return r, false
 		case text != nil:
-			value, end, ok := shortText(line, at)
-			if !ok {
-				return r, false
-			}
-			*text, at = string(value), end
+			*text = string(v.Text)
+			return v.Kind == '"'
 		case number != nil:
-			end := at
-			for ; end < len(line) && end < at+17 && '0' <= line[end] && line[end] <= '9'; end++ {
-				*number = *number*10 + int64(line[end]-'0')
-			}
-			if end == at || line[at] == '0' && end > at+1 || *number < least || *number > most {
-				return r, false
-			}
-			at = end
-		default:
-			return r, false
+			*number = v.Number
+			return v.Kind == '0' && least <= v.Number && v.Number <= most
 		}
-		r.has |= f
-		if at >= len(line) || line[at] != ',' && line[at] != '}' {
-			return r, false
-		}
-	}
-	return r, string(line[at:]) == "}\n" && r.ID != 0 && r.check() == nil
-}
-
-// shortText is a string without escapes, and where it ends.
-func shortText(line []byte, at int) (text []byte, end int, ok bool) {
-	if at >= len(line) || line[at] != '"' {
-		return nil, 0, false
-	}
-	for end = at + 1; end < len(line) && line[end] != '"'; end++ {
-		if line[end] < ' ' || line[end] == '\\' {
-			return nil, 0, false
-		}
-	}
-	return line[at+1 : min(end, len(line))], end + 1, end < len(line)
-}
-
-func skipBlank(line []byte, at int) int {
-	if at < len(line) && line[at] == ' ' {
-		return at + 1
-	}
-	return at
+		return false
+	})
+	return r, ok && r.ID != 0 && r.check() == nil
 }
 
 // parseAny reads any line.

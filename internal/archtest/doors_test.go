@@ -61,12 +61,12 @@ const doors = `
 	ratelimit/joblimit: baton driver ratelimit
 
 	# The agent opens the front doors to other processes, and knows no store.
-	agent:              baton driver driver/check election internal/jsonlist internal/lockfeed internal/quick internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
+	agent:              baton driver driver/check election internal/flatjson internal/jsonlist internal/lockfeed internal/quick internal/roles internal/ownfile internal/suggest once ratelimit ratelimit/rules
 
 	# So does the server, over a network. It makes leases of the contract itself, because it keeps none.
 	server:             baton driver driver/check driver/limits election internal/bootclock internal/lockfeed internal/quick internal/roles internal/leasemath once ratelimit ratelimit/rules
 	server/batonv1:
-	server/internal/codec:
+	server/internal/codec: internal/flatjson
 	server/internal/handle: driver driver/check
 	server/batonv1/batonv1connect: server/batonv1
 

@@ -1,10 +1,12 @@
 package codec
 
 import (
+	"math"
 	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/batonhq/baton/internal/mutants"
 	"github.com/batonhq/baton/server/batonv1"
@@ -98,6 +100,17 @@ func FuzzJSON(f *testing.F) {
 
 func checkJSON(t *testing.T, text []byte) {
 	var codec JSON
+	for _, m := range []proto.Message{&batonv1.AcquireRequest{}, &batonv1.TakeRequest{}, &batonv1.BreakRequest{}, &batonv1.Holder{}} {
+		if !readMessage(text, m.ProtoReflect()) {
+			continue
+		}
+		long := m.ProtoReflect().New().Interface()
+		if err := unmarshalAny(text, long); err != nil || !proto.Equal(m, long) {
+			t.Errorf("%q: %v the short way, %v, %v the long way", text, m, long, err)
+		}
+		checkMarshal(t, m)
+		checkMarshal(t, &batonv1.AcquireResponse{Holders: []*batonv1.Holder{{Owner: string(text)}, {Token: -int64(len(text)), AgeMs: uint32(len(text))}}})
+	}
 	read := &batonv1.AcquireRequest{}
 	if codec.Unmarshal(text, read) != nil {
 		return
@@ -115,5 +128,39 @@ func checkJSON(t *testing.T, text []byte) {
 	}
 	if strings.Contains(string(written), "\n") {
 		t.Errorf("%q has a line end", written)
+	}
+}
+
+// checkMarshal looks whether a message is written alike in both ways.
+func checkMarshal(t *testing.T, m proto.Message) {
+	short, ok := appendMessage(nil, m.ProtoReflect())
+	if !ok {
+		return
+	}
+	if long, err := marshalAny(m); err != nil || string(short) != string(long) {
+		t.Errorf("%v: %s the short way, %s, %v the long way", m, short, long, err)
+	}
+}
+
+// All messages of the API are written alike in both ways, and those that are asked for most
+// by the short one.
+func TestMessagesOfTheAPI(t *testing.T) {
+	t.Parallel()
+	for i := range batonv1.File_server_batonv1_baton_proto.Messages().Len() {
+		kind, err := protoregistry.GlobalTypes.FindMessageByName(batonv1.File_server_batonv1_baton_proto.Messages().Get(i).FullName())
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkMarshal(t, kind.New().Interface())
+	}
+	for _, m := range []proto.Message{
+		&batonv1.AcquireResponse{State: batonv1.AcquireResponse_HELD, Handle: "bh1.x", Token: 1 << 60, RemainingMs: math.MaxUint32},
+		&batonv1.RenewResponse{}, &batonv1.ReleaseResponse{}, &batonv1.TakeResponse{Ok: true, Limit: math.MinInt64},
+		&batonv1.ListResponse{Locks: []*batonv1.Lock{{Key: "k", Holders: []*batonv1.Holder{{Shared: true}, {}}}, {}}},
+	} {
+		if _, ok := appendMessage(nil, m.ProtoReflect()); !ok {
+			t.Errorf("%v is not written the short way", m)
+		}
+		checkMarshal(t, m)
 	}
 }

@@ -1,6 +1,7 @@
 package httpguard
 
 import (
+	"bytes"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -85,25 +86,51 @@ func (l *listener) leave(from netip.Addr) {
 type conn struct {
 	net.Conn
 	leave func()
-	own   atomic.Bool // the server has set a deadline itself
+	own   atomic.Bool            // the server has set a deadline itself
+	read  bool                   // something was read
+	out   atomic.Pointer[outbox] // of a connection that speaks HTTP/2 without TLS
+}
+
+// Read looks whether the connection begins as HTTP/2 does.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.read {
+		c.read = true
+		if bytes.HasPrefix(p[:n], []byte("PRI * HTTP/2.0")) {
+			c.out.Store(newOutbox(c.Conn, c.leave))
+		}
+	}
+	return n, err
 }
 
 func (c *conn) Close() error {
+	if out := c.out.Load(); out != nil {
+		return out.close()
+	}
 	defer c.leave()
 	return c.Conn.Close()
 }
 
 func (c *conn) SetDeadline(t time.Time) error {
+	if c.out.Load() != nil {
+		return c.Conn.SetReadDeadline(t)
+	}
 	c.own.Store(!t.IsZero())
 	return c.Conn.SetDeadline(t)
 }
 
 func (c *conn) SetWriteDeadline(t time.Time) error {
+	if c.out.Load() != nil {
+		return nil // it has its own
+	}
 	c.own.Store(!t.IsZero())
 	return c.Conn.SetWriteDeadline(t)
 }
 
 func (c *conn) Write(p []byte) (int, error) {
+	if out := c.out.Load(); out != nil {
+		return out.write(p)
+	}
 	if !c.own.Load() {
 		if err := c.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return 0, err

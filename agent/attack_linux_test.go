@@ -400,7 +400,7 @@ func TestListenRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused(at("a"), "another agent lives")
+	refused(at("a"), "another agent or server lives")
 	if err := first.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -514,7 +514,7 @@ func TestOneOfManyGetsTheSocket(t *testing.T) {
 			wg.Go(func() {
 				if l, err := Listen(path, 0o600); err == nil {
 					won <- l
-				} else if !strings.Contains(err.Error(), "another agent lives") {
+				} else if !strings.Contains(err.Error(), "another agent or server lives") {
 					t.Error(err)
 				}
 			})

@@ -80,7 +80,9 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	case !began:
 		s.writeError(w, r, err)
 	default:
-		why, _ := json.Marshal(map[string]string{"code": connect.CodeOf(err).String(), "message": err.Error()})
+		known := new(connect.Error)
+		errors.As(err, &known) // all errors of stream are
+		why, _ := json.Marshal(map[string]string{"code": known.Code().String(), "message": known.Message()})
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		fmt.Fprintf(w, "event: end\ndata: %s\n\n", why)
 	}

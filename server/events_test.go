@@ -82,7 +82,7 @@ func TestEvents(t *testing.T) {
 	if err := s.Shutdown(t.Context()); err != nil {
 		t.Error(err)
 	}
-	want("end ", "unavailable")
+	want(`end {"code":"unavailable","message":"this server is being stopped`)
 	want("end of the stream")
 }
 

@@ -183,9 +183,8 @@ const (
 	instanceSize = 12 // of the tag behind it
 )
 
-// ReleaseAll implements batonv1connect.LocksHandler. Only servers with the secret can put the
-// tag of a caller's instance into an owner, unless a caller copies it: then the caller's own
-// lease ends. So no role is needed, as for Release.
+// ReleaseAll implements batonv1connect.LocksHandler. It ends leases of the caller alone, so no
+// role is needed, as for Release.
 func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
 	c, err := callOf(ctx)
 	if err != nil {
@@ -214,7 +213,8 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 		var grants []string
 		for _, h := range info.Holders {
 			for _, tag := range tags {
-				if strings.HasSuffix(h.Owner, tag) && h.Grant != "" {
+				own := name == "" || strings.HasPrefix(h.Owner, name+": ") || h.Owner == name+tag // and no copy of the tag
+				if own && strings.HasSuffix(h.Owner, tag) && h.Grant != "" {
 					grants = append(grants, h.Grant)
 				}
 			}

@@ -161,9 +161,12 @@ func TestReleaseAll(t *testing.T) {
 		gone, gone2 := hold("x", "1", "web-7"), hold("x", "2", "web-7")
 		stays := []string{hold("x", "3", "web-70"), hold("x", "4", "")}
 		other := hold("y", "5", "web-7")
-		if strings.Contains(fmt.Sprint(c.want(200, "x", "List", m{"prefix": p})), "web-7") {
+		shown := fmt.Sprint(c.want(200, "x", "List", m{"prefix": p + "1"}))
+		if strings.Contains(shown, "web-7") {
 			t.Error("the name of an instance is shown")
 		}
+		_, tag, _ := strings.Cut(shown, "x: job #")
+		copied := c.want(200, "y", "Acquire", m{"key": p + "6", "owner": "x: job #" + tag[:12]})
 		c.want(400, "x", "ReleaseAll", m{"prefix": p})
 		if a := c.want(200, "x", "ReleaseAll", m{"instance": "web-7", "prefix": p + "nothing"}); a["holders"] != 0.0 {
 			t.Errorf("below another prefix: %v", a)
@@ -181,6 +184,7 @@ func TestReleaseAll(t *testing.T) {
 			c.want(200, "x", "Renew", m{"handle": handle})
 		}
 		c.want(200, "y", "Renew", m{"handle": other})
+		c.want(200, "y", "Renew", m{"handle": copied["handle"]})
 	})
 }
 

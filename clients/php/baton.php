@@ -119,7 +119,7 @@ final class Lock {
 
     /** wait, maxHold: seconds; a wait of 0 is none, of null as long as it takes. permits: n, of. value: shown as the holder, a leader's name. */
     public function __construct(public readonly string $key, ?float $wait = null, bool $shared = false, ?array $permits = null,
-            ?float $maxHold = null, ?string $value = null, ?Session $session = null, ?string $path = null, ?array $answer = null) {
+            ?float $maxHold = null, ?Session $session = null, ?string $value = null, ?string $path = null, ?array $answer = null) {
         [$this->alone, $this->session] = [!$session, $session ??= new Session($path)];
         [$mode, $n, $of] = $permits ? ['permits', ...$permits] : [$shared ? 'shared' : null, null, null];
         $answer ??= $session->ask('lock', key: $key, wait_ms: milliseconds('wait', $wait), max_hold_ms: milliseconds('maxHold', $maxHold),

@@ -15,6 +15,7 @@ import (
 
 	"connectrpc.com/connect"
 	"connectrpc.com/grpchealth"
+	"connectrpc.com/grpcreflect"
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
@@ -171,6 +172,9 @@ func New(cfg Config) (*Server, error) {
 	mux.Handle(batonv1connect.NewLocksHandler(locksService{s}, opts...))
 	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
 	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
+	shown := grpcreflect.NewStaticReflector(batonv1connect.LocksName, batonv1connect.LimitsName, batonv1connect.OnceName, grpchealth.HealthV1ServiceName)
+	mux.Handle(grpcreflect.NewHandlerV1(shown, connect.WithReadMaxBytes(MaxBody)))
+	mux.Handle(grpcreflect.NewHandlerV1Alpha(shown, connect.WithReadMaxBytes(MaxBody))) // for older tools
 	mux.HandleFunc(limitPath, s.limit)
 	mux.HandleFunc(eventsPath, s.events)
 	guarded := s.Guard(mux)

@@ -120,7 +120,7 @@ The audit has a line of JSON for every break, every denial and every change of r
 	f.StringVar(&k.key, "tls-key", "", "`FILE` with its key")
 	f.StringVar(&k.clientCA, "client-ca", "", "`FILE` with the certificate authorities of the clients")
 	f.BoolVar(&k.plain, "plaintext-behind-proxy", false, "a mesh or proxy before this server encrypts: callers with access tokens need no TLS")
-	f.StringArrayVar(&k.trusted, "trust-proxy", nil, "`CIDR` of proxies, or unix, whose PROXY protocol and X-Forwarded-For tell the audit's\nremote; may be repeated")
+	f.StringArrayVar(&k.trusted, "trust-proxy", nil, "`CIDR` of proxies, or unix, whose PROXY protocol and X-Forwarded-For tell the audit's remote; may be repeated")
 	f.StringArrayVar(&k.hosts, "host", nil, "host name accepted for unauthenticated requests, beside localhost (repeatable)")
 	f.StringArrayVar(&k.rules, "rules", nil, "`FILE` with limits that clients may ask, or a folder of such files; may be repeated")
 	f.StringVar(&k.audit, "audit", "-", "`FILE` for the audit; - is standard error")

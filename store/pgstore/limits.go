@@ -93,9 +93,29 @@ type limitRows struct {
 	conn *pgxpool.Conn
 }
 
-func (c *limitRows) Close() { giveBack(c.conn) }
+func (c *limitRows) Close() {
+	if c.conn != nil {
+		giveBack(c.conn)
+	}
+}
+
+// ready takes another connection if there is none, or if the last one has ended with its
+// transaction.
+func (c *limitRows) ready(ctx context.Context) (err error) {
+	if c.conn != nil && !c.conn.Conn().IsClosed() {
+		return nil
+	}
+	c.Close()
+	if c.conn, err = c.connect(ctx, c.pool); err != nil {
+		err = c.failed(ctx, notSent{err})
+	}
+	return err
+}
 
 func (c *limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx, error) {
+	if err := c.ready(ctx); err != nil {
+		return nil, err
+	}
 	t := sqlstore.NewLimitTx(traits.Store)
 	err := c.several(ctx, c.conn.Conn(), readingLimits(t, keys))
 	if err == nil && t.Clock == 0 {
@@ -106,6 +126,9 @@ func (c *limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx,
 
 func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (refused bool, err error) {
 	for tries := 3; ; tries-- {
+		if err := c.ready(ctx); err != nil {
+			return false, err
+		}
 		err = c.attempt(ctx, keys, ops)
 		again := isCode(err, deadlock) || isCode(err, notSerializable) || isCode(err, idledTooLong)
 		if !again || tries == 1 || ctx.Err() != nil {
@@ -118,12 +141,6 @@ func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.L
 		select {
 		case <-time.After(10*time.Millisecond + rand.N(20*time.Millisecond)):
 		case <-ctx.Done():
-		}
-		if c.conn.Conn().IsClosed() {
-			c.Close()
-			if c.conn, err = c.connect(ctx, c.pool); err != nil {
-				return false, err
-			}
 		}
 	}
 }

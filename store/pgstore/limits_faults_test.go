@@ -202,3 +202,34 @@ func TestLimitsOnADeadConnection(t *testing.T) {
 		t.Errorf("%+v, and %d were allowed", d, served)
 	}
 }
+
+// The connection ended with its transaction, as when the server found that it did nothing
+// for too long, and no other one can be had.
+func TestLimitsWithoutConnection(t *testing.T) {
+	t.Parallel()
+	_, url := database(t)
+	s := openAt(t, url)
+	conn, err := s.connect(t.Context(), s.pool)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := &limitRows{s, conn}
+	if err := conn.Conn().Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 2 { // several requests of one batch
+		if _, err := rows.Read(ctx, []string{"k"}); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("read: %v, want driver.ErrUnavailable", err)
+		}
+		if _, err := rows.Change(ctx, []string{"k"}, nil); !errors.Is(err, driver.ErrUnavailable) {
+			t.Errorf("change: %v, want driver.ErrUnavailable", err)
+		}
+	}
+	rows.Close()
+	if _, err := rows.Read(t.Context(), []string{"k"}); err != nil {
+		t.Errorf("when one can be had again: %v", err)
+	}
+	rows.Close()
+}

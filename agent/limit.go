@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/batonhq/baton/internal/roles"
@@ -18,6 +19,7 @@ type reserved struct {
 	keys    []string
 	receipt ratelimit.Receipt
 	made    bool
+	asked   time.Time
 }
 
 // permitsAll reports whether the user may ask all rules of a take, and refuses it if not.
@@ -82,11 +84,14 @@ var errReservations = errors.New("this session has as many reservations as it ma
 // reserve takes an estimate, which the session keeps until it is settled. What is not
 // settled when the session ends is consumed.
 func (s *session) reserve(limiter *rules.Limiter, r request, q rules.Request) (rules.Decision, error) {
-	one := &reserved{keys: []string{q.Key}}
+	one := &reserved{keys: []string{q.Key}, asked: time.Now()}
 	for _, p := range q.Also {
 		one.keys = append(one.keys, p.Key)
 	}
 	s.mu.Lock()
+	if len(s.takes) >= s.server.cfg.MaxLocks { // those that can be settled no more are consumed
+		maps.DeleteFunc(s.takes, func(_ int64, old *reserved) bool { return time.Since(old.asked) > ratelimit.SettleWithin+settleTimeout })
+	}
 	full, known := len(s.takes) >= s.server.cfg.MaxLocks, s.takes[r.ID] != nil
 	if !full && !known {
 		if s.takes == nil {
@@ -136,7 +141,9 @@ func (s *session) settle(r request) {
 		err := s.server.cfg.Limits.Settle(ctx, one.receipt, r.Cost)
 		if before := errors.Is(err, ratelimit.ErrSettled); err == nil || before || errors.Is(err, ratelimit.ErrLate) {
 			s.mu.Lock()
-			delete(s.takes, r.Take)
+			if s.takes[r.Take] == one { // and not another one by now
+				delete(s.takes, r.Take)
+			}
 			s.mu.Unlock()
 			if err == nil || before {
 				return answer{OK: true, Before: before}

@@ -9,6 +9,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/batontest"
 	"github.com/batonhq/baton/once"
+	"github.com/batonhq/baton/ratelimit"
 	"github.com/batonhq/baton/ratelimit/rules"
 )
 
@@ -119,6 +120,13 @@ func TestTakeThatIsNotAll(t *testing.T) {
 		c.refused("store", `{"id":11,"do":"settle","take":7,"cost":0}`)
 		f.Stop()
 		c.must(`{"id":12,"do":"settle","take":7,"cost":0}`)
+		for id := 13; id < 15; id++ {
+			c.must(`{"id":%d,"do":"take","rule":"tiered","key":"eve","tier":"pro","reserve":true}`, id)
+		}
+		c.refused("busy", `{"id":15,"do":"take","rule":"tiered","key":"eve","tier":"pro","reserve":true}`)
+		time.Sleep(ratelimit.SettleWithin + time.Minute) // those that can be settled no more are forgotten
+		c.must(`{"id":15,"do":"take","rule":"tiered","key":"eve","tier":"pro","reserve":true}`)
+		c.refused("bad", `{"id":16,"do":"settle","take":13,"cost":0}`)
 	})
 }
 

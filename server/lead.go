@@ -77,6 +77,9 @@ func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out
 			if err != nil && (errors.As(err, new(*baton.KeyError)) || errors.Is(err, errors.ErrUnsupported)) {
 				return err
 			}
+			if err != nil && ctx.Err() != nil {
+				return nil // stream says why
+			}
 			said := s.leads(c, t)
 			if said.Unknown = err != nil; err != nil {
 				s.cfg.Logger.Warn("the store has not answered", "store", s.traits.Store, "call", "Observe", "error", driver.Printable(err.Error()))
@@ -147,7 +150,7 @@ func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key stri
 	switch {
 	case err != nil:
 		return err
-	case errors.Is(cause, context.Canceled):
+	case errors.Is(cause, context.Canceled), errors.Is(cause, context.DeadlineExceeded):
 		return errGone
 	}
 	return cause

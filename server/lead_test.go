@@ -1,8 +1,12 @@
 package server
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -15,6 +19,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/server/batonv1"
+	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/store/memstore"
 )
 
@@ -305,5 +310,33 @@ func TestStreamsEnd(t *testing.T) {
 		if err := stream.RecvMsg(&batonv1.LeaderResponse{}); status.Code(err) != codes.Unavailable && status.Code(err) != codes.ResourceExhausted {
 			t.Error(err)
 		}
+	}
+}
+
+// A client that has looked for as long as it wanted to is no failure of the store.
+func TestObserverHasDeadline(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	s := replica(t, memstore.New(), func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	question := `{"key":"job"}`
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+serve(t, s)+batonv1connect.LocksObserveProcedure, strings.NewReader("\x00\x00\x00\x00"+string(rune(len(question)))+question))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/connect+json"}, "Connect-Timeout-Ms": {"300"}} // and it does not hang up itself
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(res.Body)
+	_ = res.Body.Close()
+	if err != nil || strings.Contains(string(said), `"unknown":true`) || strings.Contains(string(said), "unavailable") || !strings.Contains(string(said), `"led":false`) {
+		t.Errorf("%q, %v", said, err)
+	}
+	if err := s.Shutdown(t.Context()); err != nil { // waits for what the server does
+		t.Error(err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("the log says %s", log.String())
 	}
 }

@@ -173,15 +173,15 @@ func New(cfg Config) (*Server, error) {
 	mux.Handle(batonv1connect.NewLimitsHandler(limitsService{s}, opts...))
 	mux.Handle(batonv1connect.NewOnceHandler(onceService{s}, opts...))
 	shown := grpcreflect.NewStaticReflector(batonv1connect.LocksName, batonv1connect.LimitsName, batonv1connect.OnceName, grpchealth.HealthV1ServiceName)
-	mux.Handle(grpcreflect.NewHandlerV1(shown, connect.WithReadMaxBytes(MaxBody)))
-	mux.Handle(grpcreflect.NewHandlerV1Alpha(shown, connect.WithReadMaxBytes(MaxBody))) // for older tools
+	mux.Handle(taken(grpcreflect.NewHandlerV1(shown, connect.WithReadMaxBytes(MaxBody))))
+	mux.Handle(taken(grpcreflect.NewHandlerV1Alpha(shown, connect.WithReadMaxBytes(MaxBody)))) // for older tools
 	mux.HandleFunc(limitPath, s.limit)
 	mux.HandleFunc(eventsPath, s.events)
 	guarded := s.Guard(mux)
 	all := http.NewServeMux()
 	all.HandleFunc("GET /healthz", s.healthz)
 	all.HandleFunc("GET /readyz", s.readyz)
-	path, checks := grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress))
+	path, checks := taken(grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress)))
 	all.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // of any client
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 		checks.ServeHTTP(w, r)
@@ -189,6 +189,14 @@ func New(cfg Config) (*Server, error) {
 	all.Handle("/", guarded)
 	s.handler = s.counted(all)
 	return s, nil
+}
+
+// taken is a handler whose answers are given up if their clients do not take them in time.
+func taken(path string, h http.Handler) (string, http.Handler) {
+	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Rotate replaces the secrets: the first seals handles from now on, and what any of them has

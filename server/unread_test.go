@@ -43,20 +43,32 @@ func TestAnswersThatNobodyTakes(t *testing.T) {
 		}
 	}
 	const (
-		headers, reset, settings, ping = 1, 3, 4, 6
-		ack, endOfAll                  = 1, 5
+		data, headers, reset, settings, ping = 0, 1, 3, 4, 6
+		ack, end, endOfHeaders               = 1, 1, 4
 	)
 	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	must(err)
 	must(frame(conn, settings, 0, 0, []byte{0, 4, 0, 0, 0, 0})) // a window of nothing
-	paths := []string{"/x", "/healthz", "/v1/limit"}
+	paths := []string{"/x", "/healthz", "/v1/limit", "/grpc.health.v1.Health/Check"}
 	for i, path := range paths {
 		var block []byte
-		for _, field := range [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "localhost"}, {":path", path}} {
+		fields := [][2]string{{":method", "GET"}, {":scheme", "http"}, {":authority", "localhost"}, {":path", path}}
+		grpc := strings.HasPrefix(path, "/grpc")
+		if grpc {
+			fields[0][1] = "POST"
+			fields = append(fields, [2]string{"content-type", "application/grpc"})
+		}
+		for _, field := range fields {
 			block = append(block, 0, byte(len(field[0])))
 			block = append(append(append(block, field[0]...), byte(len(field[1]))), field[1]...)
 		}
-		must(frame(conn, headers, endOfAll, uint32(2*i+1), block))
+		stream := uint32(2*i + 1)
+		if grpc {
+			must(frame(conn, headers, endOfHeaders, stream, block))
+			must(frame(conn, data, end, stream, make([]byte, 5))) // an empty message
+		} else {
+			must(frame(conn, headers, endOfHeaders|end, stream, block))
+		}
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(writeTimeout + 30*time.Second))
 	ended := make(map[uint32]bool)

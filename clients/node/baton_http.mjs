@@ -182,7 +182,6 @@ export async function take(rule, key = "", { cost, tier, ...options } = {}) {
 }
 
 export async function leader(key, options = {}) {
-  const { locks } = await answered(...serversOf(options), "Locks/List", { prefix: key });
-  const { owner: value, token } = locks.find((lock) => lock.key === key)?.holders[0] ?? {};
-  return value === undefined ? null : { value, token: BigInt(token) };
+  const { led, value, token } = await answered(...serversOf(options), "Locks/Leader", { key });
+  return led ? { value, token: BigInt(token) } : null;
 }

@@ -266,8 +266,6 @@ function take(string $rule, string $key = '', ?int $cost = null, ?string $tier =
 
 /** Who leads: has the lock of the key. null if nobody does. */
 function leader(string $key, ?array $urls = null, ?string $access = null): ?Leader {
-    foreach ((new Servers($urls, $access))->answer('Locks/List', ['prefix' => $key])['locks'] as $lock) {
-        if ($lock['key'] === $key && $lock['holders']) { return new Leader($lock['holders'][0]['owner'], (int) $lock['holders'][0]['token']); }
-    }
-    return null;
+    $answer = (new Servers($urls, $access))->answer('Locks/Leader', ['key' => $key]);
+    return $answer['led'] ? new Leader($answer['value'], (int) $answer['token']) : null;
 }

@@ -275,7 +275,5 @@ def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional
 
 def leader(key: str, *, urls: Optional[list[str]] = None, access: Optional[str] = None) -> Optional[Leader]:
     """Who leads: has the lock of the key. None if nobody does."""
-    for lock in Servers(urls, access).answer("Locks/List", prefix=key)["locks"]:
-        if lock["key"] == key and lock["holders"]:
-            return Leader(lock["holders"][0]["owner"], int(lock["holders"][0]["token"]))
-    return None
+    answer = Servers(urls, access).answer("Locks/Leader", key=key)
+    return Leader(answer["value"], int(answer["token"])) if answer["led"] else None

@@ -228,11 +228,8 @@ public final class BatonHttp {
 
     /** Who leads: has the lock of the key. */
     public Optional<Leader> leader(String key) {
-        for (Object one : (List<?>) answer("Locks/List", Map.of("prefix", key), Long.MAX_VALUE).get("locks")) {
-            if (one instanceof Map<?, ?> lock && key.equals(lock.get("key")) && lock.get("holders") instanceof List<?> all
-                && !all.isEmpty() && all.get(0) instanceof Map<?, ?> holder) return Optional.of(new Leader("" + holder.get("owner"), Long.parseLong("" + holder.get("token"))));
-        }
-        return Optional.empty();
+        var said = answer("Locks/Leader", Map.of("key", key), Long.MAX_VALUE);
+        return Objects.equals(said.get("led"), true) ? Optional.of(new Leader("" + said.get("value"), Long.parseLong("" + said.get("token")))) : Optional.empty();
     }
 
     private final class Lease extends Baton.Lock {

@@ -278,3 +278,21 @@ func (tb *tab) tab(number string) {
 	tb.key(number)
 	tb.until(`document.body.dataset.tab === ["locks", "limits", "once", "events"][` + number + ` - 1]`)
 }
+
+// tour calls look at each tab of a busy site, at a lock in detail, and at both dialogs.
+func (tb *tab) tour(look func(what string)) {
+	tb.t.Helper()
+	for _, tab := range []string{"4", "3", "2", "1"} {
+		tb.tab(tab)
+		tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
+		look("tab " + tab)
+	}
+	tb.until(waitedFor)
+	tb.do(`document.querySelector("#hotList button").click()`)
+	tb.until(`document.querySelectorAll("#waiters li").length > 0`)
+	look("detail")
+	tb.do(`document.getElementById("break").click()`)
+	look("break")
+	tb.do(`document.getElementById("actCancel").click(); document.getElementById("keys").click()`)
+	look("help")
+}

@@ -326,19 +326,7 @@ func TestLanguages(t *testing.T) {
 			t.Errorf("%s: %q is English", what, text)
 		}
 	}
-	for _, tab := range []string{"4", "3", "2", "1"} {
-		tb.tab(tab)
-		tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
-		english("tab " + tab)
-	}
-	tb.until(waitedFor)
-	tb.do(`document.querySelector("#hotList button").click()`)
-	tb.until(`document.querySelectorAll("#waiters li").length > 0`)
-	english("detail")
-	tb.do(`document.getElementById("break").click()`)
-	english("break")
-	tb.do(`document.getElementById("actCancel").click(); document.getElementById("keys").click()`)
-	english("help")
+	tb.tour(english)
 	tb.do(`document.getElementById("help").close(); document.getElementById("lang").click()`)
 	tb.until(`document.getElementById("head").innerText.includes("Held by")`)
 	tb.do(`location.reload()`)

@@ -162,19 +162,7 @@ func TestAccessible(t *testing.T) {
 				t.Errorf("%d px, %s: %s", o.width, what, found)
 			}
 		}
-		for _, tab := range []string{"4", "3", "2", "1"} {
-			tb.tab(tab)
-			tb.until(`document.querySelectorAll("#rows tr, #eventList li").length > 0`)
-			look("tab " + tab)
-		}
-		tb.until(waitedFor)
-		tb.do(`document.querySelector("#hotList button").click()`)
-		tb.until(`document.querySelectorAll("#waiters li").length > 0`)
-		look("detail")
-		tb.do(`document.getElementById("break").click()`)
-		look("break")
-		tb.do(`document.getElementById("actCancel").click(); document.getElementById("keys").click()`)
-		look("help")
+		tb.tour(look)
 	}
 }
 

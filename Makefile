@@ -145,7 +145,7 @@ site: ## Build the site from docs/ into dist/site (needs node 20 and npm)
 
 .PHONY: zh
 zh: ## List the Chinese pages that are older than their English page
-	@for zh in *.zh.md $$(find docs/zh clients -path docs/zh/lab.md -prune -o \( -path 'docs/zh/*.md' -o -name '*.zh.md' \) -print | sort); do \
+	@for zh in *.zh.md $$(find docs/zh -name '*.md' ! -path docs/zh/lab.md | sort); do \
 		english=$$(echo $$zh | sed 's|/zh/|/|; s|\.zh\.md|.md|'); \
 		commit=$$(sed -n 's/.*translated at \([0-9a-f]*\).*/\1/p' $$zh | head -n 1); \
 		changes=$$(git log --oneline $${commit:+$$commit..} -- $$english | wc -l); \

@@ -89,7 +89,7 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 	say("`baton-lab ask` lists the questions. The command is not part of a release: in a clone `go run ./lab/cmd/baton-lab ask` is the same, and `go install ./lab/cmd/baton-lab` installs it. No experiment needs a network. The pictures on this page were drawn from the records in [docs/lab](lab), by `baton-lab draw`.",
 		"`baton-lab ask` 列出所有问题。这个命令不在发行包里：在克隆的仓库里，`go run ./lab/cmd/baton-lab ask` 与之相同，`go install ./lab/cmd/baton-lab` 安装它。任何实验都不需要网络。本页的图片由 `baton-lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
 	say("How fast the stores are beside each other is another page: [The stores compared](comparison.md). `baton-lab bench` measures yours.",
-		"各种存储并排比较有多快，见另一页：[各种存储的比较](../comparison.md)。`baton-lab bench` 测你自己的存储。")
+		"各种存储并排比较有多快，见另一页：[各种存储的比较（英文）](../comparison.md)。`baton-lab bench` 测你自己的存储。")
 	topic := lab.Topic(-1)
 	for _, q := range All() {
 		if q.Topic != topic {

@@ -1,4 +1,4 @@
-// Firstlimit is the first limit of docs/index.md: of five mails it sends three.
+// Firstlimit limits mails: of five it sends three.
 //
 //	go run ./examples/firstlimit
 package main

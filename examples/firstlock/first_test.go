@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,36 +67,27 @@ func TestSecondWaits(t *testing.T) {
 	}
 }
 
-// programs are the programs of docs/index.md.
-func programs(t *testing.T) []string {
+// lockProgram writes the program of docs/locks.md into a folder.
+func lockProgram(t *testing.T) (source string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/index.md")
+	page, err := os.ReadFile("../../docs/locks.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	blocks := pagecode.Blocks(string(page), "go")
-	if len(blocks) != 2 {
+	blocks := slices.DeleteFunc(pagecode.Blocks(string(page), "go"), func(b string) bool { return !strings.HasPrefix(b, "package main") })
+	if len(blocks) != 1 {
 		t.Fatalf("the page has %d programs", len(blocks))
 	}
-	return blocks
-}
-
-// The second program of docs/index.md is an example, too.
-func TestPage(t *testing.T) {
-	t.Parallel()
-	if program, err := os.ReadFile("../firstlimit/main.go"); err != nil || string(program) != programs(t)[1] {
-		t.Errorf("docs/index.md does not show firstlimit: %v", err)
-	}
-}
-
-// build builds a program of docs/index.md.
-func build(t *testing.T, which int) (program string) {
-	t.Helper()
-	dir := t.TempDir()
-	source, program := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
-	if err := os.WriteFile(source, []byte(programs(t)[which]), 0o600); err != nil {
+	source = filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(source, []byte(blocks[0]), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return source
+}
+
+func build(t *testing.T, source string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), "program")
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -113,10 +105,10 @@ func run(t *testing.T, program, dir string) string {
 	return string(out)
 }
 
-// Two of the first program work one after the other, and the next one has a higher token.
+// Two of the program of docs/locks.md work one after the other, and the next one has a higher token.
 func TestLock(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t, 0), t.TempDir()
+	program, dir := build(t, lockProgram(t)), t.TempDir()
 	var tokens [3]int64
 	both := new(sync.WaitGroup)
 	for i := range 3 {
@@ -139,7 +131,7 @@ func TestLock(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	program, dir := build(t, 1), t.TempDir()
+	program, dir := build(t, "../firstlimit"), t.TempDir()
 	if said := run(t, program, dir); !strings.HasPrefix(said, "sent, 2 left\nsent, 1 left\nsent, 0 left\nnot sent: again in ") {
 		t.Errorf("it said %q", said)
 	}

@@ -31,7 +31,7 @@ func main() {
 		for ctx.Err() == nil { // ends with the leadership, before another can have it
 			time.Sleep(100 * time.Millisecond) // the work
 		}
-		return ctx.Err() // stand again
+		return ctx.Err() // queue again
 	})
 	if ctx.Err() == nil {
 		log.Fatal(err)

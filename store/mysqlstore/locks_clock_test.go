@@ -16,6 +16,9 @@ import (
 // The server's clock is set back while a statement waits: the statement began at a time
 // by which what is written now would have expired.
 
+// life outlasts the set-up on a busy machine, which has taken more than a minute.
+const life = 10 * time.Minute
+
 // ahead is a database on a server whose clock is an hour ahead.
 func ahead(t *testing.T) (*database, *testserver.Clock) {
 	t.Helper()
@@ -36,11 +39,11 @@ func TestClockSetBackWhileAcquireWaits(t *testing.T) {
 	t.Parallel()
 	d, clock := ahead(t)
 	s := d.openWith(t, patient)
-	h, _ := take(t, s, claimOf("k", "h"), time.Minute, false)
+	h, _ := take(t, s, claimOf("k", "h"), life, false)
 	renewing := lockRow(t, d, "baton_lock", "k")
 	other := make(chan error, 1)
 	go func() {
-		_, err := s.Acquire(context.Background(), driver.Request{Claim: claimOf("k", "other"), TTL: time.Minute})
+		_, err := s.Acquire(context.Background(), driver.Request{Claim: claimOf("k", "other"), TTL: life})
 		other <- err
 	}()
 	awaitBlocked(t, d, 1)
@@ -50,11 +53,11 @@ func TestClockSetBackWhileAcquireWaits(t *testing.T) {
 	if err := <-other; !errors.Is(err, driver.ErrHeld) {
 		t.Errorf("beside the holder: %v, want it held", err)
 	}
-	if r := renewOne(t, s, h, time.Minute); r.State != driver.Held {
+	if r := renewOne(t, s, h, life); r.State != driver.Held {
 		t.Errorf("the holder: %+v", r)
 	}
 	mustRelease(t, s, h)
-	take(t, s, claimOf("k", "next"), time.Minute, false)
+	take(t, s, claimOf("k", "next"), life, false)
 }
 
 // A holder that looked dead is being renewed while another transaction removes it.
@@ -64,13 +67,13 @@ func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
 	s := d.openWith(t, patient)
 	reader := claimOf("k", "reader")
 	reader.Weight = 1
-	reader, _ = take(t, s, reader, time.Minute, false)
-	writer, _ := take(t, s, claimOf("k", "writer"), time.Minute, true)
+	reader, _ = take(t, s, reader, life, false)
+	writer, _ := take(t, s, claimOf("k", "writer"), life, true)
 	d.exec(t, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6) WHERE k='k' AND held=1")
 	renewing := begin(t, d.plain, sql.LevelReadCommitted)
 	within(t, renewing, "UPDATE baton_claim SET ttl=ttl+1 WHERE k='k' AND held=1")
 	got := make(chan driver.Renewal, 1)
-	go func() { got <- s.Renew(context.Background(), []driver.Claim{writer}, time.Minute)[0] }()
+	go func() { got <- s.Renew(context.Background(), []driver.Claim{writer}, life)[0] }()
 	awaitBlocked(t, d, 1)
 	clock.Set(0)
 	within(t, renewing, "UPDATE baton_claim SET ends=UTC_TIMESTAMP(6)+INTERVAL 60 SECOND WHERE k='k' AND held=1")
@@ -78,11 +81,11 @@ func TestClockSetBackWhileTheDeadAreRemoved(t *testing.T) {
 	if r := <-got; r.State != driver.Waiting {
 		t.Errorf("the writer: %+v, want it waiting", r)
 	}
-	if r := renewOne(t, s, reader, time.Minute); r.State != driver.Held {
+	if r := renewOne(t, s, reader, life); r.State != driver.Held {
 		t.Errorf("the reader: %+v", r)
 	}
 	mustRelease(t, s, reader)
-	if r := renewOne(t, s, writer, time.Minute); r.State != driver.Held {
+	if r := renewOne(t, s, writer, life); r.State != driver.Held {
 		t.Errorf("the writer, when the reader has gone: %+v", r)
 	}
 }

@@ -21,12 +21,7 @@ const topologyFor = 5 * time.Second
 func (ls *links) follow(at Server) {
 	var sentinels []*redis.Client
 	for _, addr := range at.Addrs {
-		sentinels = append(sentinels, redis.NewClient(&redis.Options{
-			Addr: addr, Username: at.SentinelUsername, Password: at.SentinelPassword, TLSConfig: at.TLS,
-			DialTimeout: mostDial, DialerRetries: 1, ReadTimeout: mostAnswer, MaxRetries: -1, PoolSize: 1,
-			ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		}))
+		sentinels = append(sentinels, redis.NewClient(at.sentinel(addr, mostDial, mostAnswer)))
 	}
 	go func() {
 		tick := time.NewTicker(topologyFor)
@@ -45,6 +40,16 @@ func (ls *links) follow(at Server) {
 			}
 		}
 	}()
+}
+
+// sentinel is how to ask the Sentinel at addr: once, on one connection.
+func (at Server) sentinel(addr string, dial, answer time.Duration) *redis.Options {
+	return &redis.Options{
+		Addr: addr, Username: at.SentinelUsername, Password: at.SentinelPassword, TLSConfig: at.TLS,
+		DialTimeout: dial, DialerRetries: 1, ReadTimeout: answer, MaxRetries: -1, PoolSize: 1,
+		ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
 }
 
 // namedPrimary is the address of the primary in the newest configuration that a Sentinel

@@ -248,10 +248,7 @@ func (s *Store) askSentinels(ctx context.Context) []sentinelFacts {
 	var all []sentinelFacts
 	for _, address := range s.server.Addrs {
 		f := sentinelFacts{address: address}
-		client := redis.NewSentinelClient(&redis.Options{
-			Addr: address, Username: s.server.SentinelUsername, Password: s.server.SentinelPassword, TLSConfig: s.server.TLS,
-			DialTimeout: checkTimeout, DialerRetries: 1, MaxRetries: -1, ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
-		})
+		client := redis.NewSentinelClient(s.server.sentinel(address, checkTimeout, checkTimeout))
 		if master, err := client.Master(ctx, s.server.Master).Result(); err == nil {
 			f.master = master
 		}

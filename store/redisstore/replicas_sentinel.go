@@ -86,14 +86,9 @@ func (s *sentinels) keep(said []sentinelSays) {
 
 // client makes a client for the Sentinel at addr.
 func (s *sentinels) client(addr string) {
-	if s.clients[addr] != nil {
-		return
+	if s.clients[addr] == nil {
+		s.clients[addr] = redis.NewClient(s.at.sentinel(addr, lookPatience, lookPatience))
 	}
-	s.clients[addr] = redis.NewClient(&redis.Options{
-		Addr: addr, Username: s.at.SentinelUsername, Password: s.at.SentinelPassword, TLSConfig: s.at.TLS,
-		DialTimeout: lookPatience, DialerRetries: 1, ReadTimeout: lookPatience, MaxRetries: -1, PoolSize: 1,
-		ContextTimeoutEnabled: true, Protocol: 2, DisableIdentity: true,
-	})
 }
 
 func (s *sentinels) ask(ctx context.Context, c *redis.Client) (said sentinelSays, ok bool) {

@@ -63,8 +63,9 @@ func (t *test) noteLapse(s *seat) {
 }
 
 // sluggish is the longest that a step without waiting may take on a machine that is
-// not busy: much less than the shortest TTL that a case waits for.
-const sluggish = 120 * time.Millisecond
+// not busy: much less than the shortest TTL that a case waits for, and no more than a
+// store of several servers waits for one that is late.
+const sluggish = 40 * time.Millisecond
 
 // timed notes that a step which should take no time took some.
 func (t *test) timed(what string, start time.Time) {

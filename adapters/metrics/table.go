@@ -51,7 +51,7 @@ var (
 	renewalFailed   = Instrument{"baton.renewal.failed", Counter, "{claim}", "Of these, those that the store could not answer; they are asked about again.", []Label{store}, nil}
 	renewalDuration = Instrument{"baton.renewal.duration", Histogram, "s", "How long a request to renew took.", []Label{store, errorType}, requests}
 	renewalSlack    = Instrument{
-		"baton.renewal.slack", Histogram, "s", "How much longer the tightest lease would have been believed in when it was renewed: the smallest values say how near to a loss the process was.",
+		"baton.renewal.slack", Histogram, "s", "How much time the tightest lease had left when it was renewed: the smallest values say how near to a loss the process was.",
 		[]Label{store},
 		slacks,
 	}

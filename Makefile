@@ -66,7 +66,7 @@ test-long: ## Test all modules with all faults, browsers, languages and neighbou
 	cat .test/*.repeated 2>/dev/null; exit $$status
 
 .PHONY: test-versions
-test-versions: ## Try each store's contract on the newest servers of Debian, and write docs/versions.md
+test-versions: ## Try each store's contract on the newest servers of Debian, and write their table in docs/compatibility.md
 	@.ci/versions
 
 .PHONY: mutate
@@ -91,20 +91,20 @@ bench: ## Measure Baton beside its rivals; flags by BENCH="…"
 	go run ./lab/rivals $(BENCH)
 
 .PHONY: comparison
-comparison: servers ## Measure all stores side by side and write docs/comparison.json and its pages
+comparison: servers ## Measure all stores side by side and write lab/results/comparison.json and its pages
 	go run ./lab/comparison
 
 .PHONY: scale
-scale: servers ## Measure how cost grows with leases, processes and waiters, and write docs/scale.json and docs/scale.md
+scale: servers ## Measure how cost grows with leases, processes and waiters, and write lab/results/scale.json and lab/results/scale.md
 	go run ./lab/cmd/baton-lab scale $(SCALE)
 
 .PHONY: verify
-verify: servers ## Try to break every store for two hours, go on where it ended, and write docs/verification.md
+verify: servers ## Try to break every store for two hours, go on where it ended, and write lab/results/verification.md
 	go test ./lab/verify -run Planted -planted -count=1 -timeout 20m # what finds nothing must have found these
 	go run ./lab/verify/campaign $(VERIFY)
 
 .PHONY: soak
-soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write docs/soak.md
+soak: servers ## Put a steady load on every store for half an hour, look for leaks, and write lab/results/soak.md
 	go run ./lab/verify/soak $(SOAK)
 
 .PHONY: fuzz

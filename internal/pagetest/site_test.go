@@ -2,7 +2,6 @@ package pagetest
 
 import (
 	"context"
-	"encoding/xml"
 	"flag"
 	"fmt"
 	"io/fs"
@@ -37,7 +36,7 @@ const repository = "https://github.com/batonhq/baton"
 var sizes = []options{{width: 390, height: 844}, {width: 1280, height: 900}}
 
 // pictured are the pages of which TestSite draws pictures, in the languages that they have and both sizes.
-var pictured = []string{"", "tutorials/flash-sale", "comparison", "lab"}
+var pictured = []string{"", "measured", "tutorials/flash-sale", "lab"}
 
 var alreadyBuilt = flag.Bool("built", false, "look at the site that make site made before")
 
@@ -55,7 +54,6 @@ type seen struct {
 	Ids     []string
 	Links   []string // absolute
 	Code    []string // the blocks
-	Plots   int
 	Title   string
 	About   string // the description
 	Twin    string // where the switch of the language leads; "" if there is none
@@ -96,7 +94,7 @@ func buildSite(t *testing.T) *built {
 	s := &built{dir: "../../dist/site", pages: map[string]*seen{}, folders: map[string]string{}}
 	root := os.DirFS(s.dir)
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(name, ".html") || name == "404.html" || strings.HasPrefix(name, "plots/") {
+		if err != nil || !strings.HasSuffix(name, ".html") || name == "404.html" {
 			return err
 		}
 		if page, folder := strings.CutSuffix(name, "/index.html"); folder {
@@ -246,7 +244,6 @@ const whatIsThere = `({
 	Ids: [...document.querySelectorAll("[id]")].map((e) => e.id),
 	Links: [...document.querySelectorAll("a[href]")].filter((a) => !a.closest(".VPNavBarTranslations, .VPNavBarExtra, .VPNavScreen")).map((a) => a.href),
 	Code: [...document.querySelectorAll(".vp-doc div[class*=language-] pre code")].map((c) => c.textContent),
-	Plots: [...document.querySelectorAll(".vp-doc img.plot")].filter((e) => e.checkVisibility() && getComputedStyle(e).aspectRatio !== "auto").length,
 	Title: document.title,
 	About: document.querySelector("meta[name=description]").content,
 	Twin: [...document.querySelectorAll(".VPNavBarTranslations")].filter((e) => e.checkVisibility()).map((e) => e.querySelector("a").href)[0] ?? "",
@@ -345,22 +342,6 @@ func (s *built) code(t *testing.T) {
 	if count < 50 {
 		t.Errorf("there are only %d blocks of code", count)
 	}
-	const page = "/comparison"
-	html, err := os.ReadFile(filepath.Join("../../docs", page+".html"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := strings.Count(string(html), "<figure>"); want == 0 || s.pages[page].Plots != want {
-		t.Errorf("%s: it shows %d plots, want %d", page, s.pages[page].Plots, want)
-	}
-	for i := range s.pages[page].Plots {
-		plot, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprintf("plots%s-%d.svg", page, i)))
-		if err != nil {
-			t.Error(err)
-		} else if err := xml.Unmarshal(plot, new(struct{ XMLName xml.Name })); err != nil {
-			t.Errorf("%s: plot %d is no picture: %v", page, i, err)
-		}
-	}
 }
 
 // missing is the name of a page that there is not.
@@ -454,6 +435,7 @@ func (s *built) search(t *testing.T, browser context.Context) {
 		{"/", "Redis Cluster", ""},
 		{"/", "exit code 75", ""},
 		{"/", "token bucket", ""},
+		{"/", "cron mail", ""},
 		{"/zh/", "看门狗", ""},
 		{"/zh/", "续期失败", ""}, // between other words
 		{"/zh/", "漏桶", ""},

@@ -1,6 +1,6 @@
 // Command comparison starts one server of each kind as private children, measures all
-// stores in one run of "baton-lab bench", and writes docs/comparison.json and, from that,
-// docs/comparison.md and docs/comparison.html. Run it by
+// stores in one run of "baton-lab bench", and writes lab/results/comparison.json and, from that,
+// lab/results/comparison.md and lab/results/comparison.html. Run it by
 // "make comparison", on a machine that has nothing else to do. With -draw it measures
 // nothing, and writes the pages again.
 package main
@@ -75,7 +75,7 @@ func main() {
 	each := flag.Duration("each", 90*time.Second, "how long each store is measured")
 	root := flag.String("root", ".", "the `directory` of the repository")
 	only := flag.String("only", "", "compare only these `stores`, separated by commas")
-	again := flag.Bool("draw", false, "measure nothing: write the pages from docs/comparison.json")
+	again := flag.Bool("draw", false, "measure nothing: write the pages from lab/results/comparison.json")
 	flag.Parse()
 	var err error
 	if !*again {
@@ -91,7 +91,7 @@ func main() {
 }
 
 // stored is the file with what was measured, of which the pages are made.
-func stored(root string) string { return filepath.Join(root, "docs", "comparison.json") }
+func stored(root string) string { return filepath.Join(root, "lab", "results", "comparison.json") }
 
 // run measures.
 func run(root string, each time.Duration, only string) error {
@@ -195,7 +195,7 @@ func pages(root string) (map[string][]byte, error) {
 	if err := page.Write(&html, &report); err != nil {
 		return nil, err
 	}
-	return map[string][]byte{"docs/comparison.md": []byte(b.String()), "docs/comparison.html": html.Bytes()}, nil
+	return map[string][]byte{"lab/results/comparison.md": []byte(b.String()), "lab/results/comparison.html": html.Bytes()}, nil
 }
 
 const head = `# The stores compared

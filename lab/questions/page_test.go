@@ -88,8 +88,8 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 		"每个问题都有三行答案，以及一条把答案演示出来的命令：`baton-lab ask NAME` 在本机上做这个实验，用的是它在 127.0.0.1 上启动的真实服务器；如果没有看到答案所说的情况，命令就以失败结束。")
 	say("`baton-lab ask` lists the questions. The command is not part of a release: in a clone `go run ./lab/cmd/baton-lab ask` is the same, and `go install ./lab/cmd/baton-lab` installs it. No experiment needs a network. The pictures on this page were drawn from the records in [docs/lab](lab), by `baton-lab draw`.",
 		"`baton-lab ask` 列出所有问题。这个命令不在发行包里：在克隆的仓库里，`go run ./lab/cmd/baton-lab ask` 与之相同，`go install ./lab/cmd/baton-lab` 安装它。任何实验都不需要网络。本页的图片由 `baton-lab draw` 根据 [docs/lab](../lab) 里的记录画出。")
-	say("How fast the stores are beside each other is another page: [The stores compared](comparison.md). `baton-lab bench` measures yours.",
-		"各种存储并排比较有多快，见另一页：[各种存储的比较（英文）](../comparison.md)。`baton-lab bench` 测你自己的存储。")
+	say("How fast the stores are is another page: [Measured](measured.md). `baton-lab bench` measures yours.",
+		"各种存储有多快，见另一页：[测量结果（英文）](../measured.md)。`baton-lab bench` 测你自己的存储。")
 	topic := lab.Topic(-1)
 	for _, q := range All() {
 		if q.Topic != topic {

@@ -1,7 +1,7 @@
 // Package scale measures how the cost of Baton grows with what is asked of it: leases,
 // processes, waiters of one key, acquisitions and decisions per second. It starts one
-// server of each kind as private children, writes what it measured to docs/scale.json,
-// and makes docs/scale.md from that. Run it by "make scale", on a
+// server of each kind as private children, writes what it measured to lab/results/scale.json,
+// and makes lab/results/scale.md from that. Run it by "make scale", on a
 // machine that has nothing else to do. It needs Linux.
 //
 // Each part of a measurement runs in a process of its own, a copy of this program, so
@@ -25,12 +25,12 @@ type Config struct {
 	Root   string // the folder of the repository
 	Only   string // only these stores, separated by commas; the others' figures stay
 	Quick  bool   // measure little, for a few seconds, and print the figures
-	Render bool   // make the page from docs/scale.json, without measuring
+	Render bool   // make the page from lab/results/scale.json, without measuring
 }
 
 // Run measures all stores, and writes the page. Programs that call it call Main first.
 func Run(ctx context.Context, cfg Config) error {
-	file := filepath.Join(cfg.Root, "docs", "scale.json")
+	file := filepath.Join(cfg.Root, "lab", "results", "scale.json")
 	if cfg.Render {
 		r, err := load(file)
 		if err != nil {

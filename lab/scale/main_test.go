@@ -20,7 +20,7 @@ const root = "../.."
 
 func figures(t *testing.T) *results {
 	t.Helper()
-	r, err := load(filepath.Join(root, "docs", "scale.json"))
+	r, err := load(filepath.Join(root, "lab", "results", "scale.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

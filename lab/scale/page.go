@@ -21,9 +21,9 @@ var text string
 func writePage(root string, r *results) error {
 	page, err := makePage(r)
 	if err != nil {
-		return fmt.Errorf("docs/scale.md: %w", err)
+		return fmt.Errorf("lab/results/scale.md: %w", err)
 	}
-	return os.WriteFile(filepath.Join(root, "docs", "scale.md"), page, 0o644)
+	return os.WriteFile(filepath.Join(root, "lab", "results", "scale.md"), page, 0o644)
 }
 
 func makePage(r *results) ([]byte, error) {

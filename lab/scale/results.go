@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// results is docs/scale.json.
+// results is lab/results/scale.json.
 type results struct {
 	Date    string  `json:"date"`
 	Machine machine `json:"machine"`
@@ -108,7 +108,7 @@ func load(file string) (*results, error) {
 	return r, json.Unmarshal(text, r)
 }
 
-// text is what docs/scale.json contains.
+// text is what lab/results/scale.json contains.
 func (r *results) text() ([]byte, error) {
 	text, err := json.MarshalIndent(r, "", "  ")
 	return append(text, '\n'), err

@@ -33,15 +33,21 @@ function leadOut(md) {
         const to = path.resolve(docs, path.dirname(state.env.relativePath), file)
         const inside = to === docs || to.startsWith(docs + path.sep)
         const below = path.relative(path.dirname(docs), to)
-        if (inside && file.endsWith('.html')) { // a page of its own, which buildEnd copies
-          token.attrSet('href', '/plots/' + path.relative(docs, to))
-          token.attrSet('target', '_self')
-          continue
-        }
         if (inside && file.endsWith('.md') && !below.startsWith(decisions)) continue
         const there = path.join(top, below)
         const kind = fs.existsSync(there) && fs.statSync(there).isDirectory() ? 'tree' : 'blob'
         token.attrSet('href', `${repository}/${kind}/main/${below}${hash ? '#' + hash : ''}`)
+      }
+    }
+  })
+}
+
+// keepTogether keeps a number and its unit, and the digits of a number, on one line.
+function keepTogether(md) {
+  md.core.ruler.push('keep-together', (state) => {
+    for (const { children } of state.tokens) {
+      for (const token of children ?? []) {
+        if (token.type === 'text') token.content = token.content.replace(/(?<=\d) (?=(?:[nµm]?s|min|h|[KMG]i?B)(?![\p{L}\p{N}])|[%×]|\d{3}(?!\d))/gu, '\u00a0')
       }
     }
   })
@@ -56,41 +62,13 @@ function copyButton(md) {
   }
 }
 
-// plots are the figures of comparison.html, each a picture that follows the theme.
-function plots() {
-  const html = fs.readFileSync(path.join(docs, 'comparison.html'), 'utf8')
-  const style = html.match(/<style>.*?<\/style>/s)[0]
-  return [...html.matchAll(/<figure><figcaption>(.*?)<\/figcaption>(<svg)(.*?)<\/figure>/gs)].map(([, caption, , svg], i) => ({
-    caption,
-    address: `/plots/comparison-${i}.svg`,
-    svg: '<svg xmlns="http://www.w3.org/2000/svg" width="460" height="318"' + svg.replace('>', '>' + style),
-  }))
-}
-
-// plot puts each figure of the comparison above the table of the same figures.
-function plot(md) {
-  md.core.ruler.push('plot', (state) => {
-    if (state.env.relativePath !== 'comparison.md') return
-    const left = plots()
-    for (let i = 0; i < state.tokens.length; i++) {
-      const { type, content } = state.tokens[i]
-      if (type !== 'inline' || content.toLowerCase() !== `**${left[0]?.caption.toLowerCase()}**`) continue
-      const picture = new state.Token('html_block', '', 0)
-      // Bound, because the picture is written when the pages are built.
-      picture.content = `<img class="plot" :src="'${left.shift().address}'" width="460" height="318" loading="lazy" alt="${md.utils.escapeHtml(content.slice(2, -2))}">\n`
-      state.tokens.splice(i + 2, 0, picture)
-    }
-    if (left.length > 0) throw new Error(`${state.env.relativePath} has no place for the plot "${left[0].caption}"`)
-  })
-}
-
 // redirectFolders leads from NAME/ to the page NAME where the site has both a page and a folder of
 // that name: a server that is asked for NAME/ finds the folder, in which there is no index.
 function redirectFolders(outDir) {
   for (const name of fs.readdirSync(outDir, { recursive: true })) {
     const page = name + '.html'
     const index = path.join(outDir, name, 'index.html')
-    if (name.startsWith('plots') || !fs.existsSync(path.join(outDir, page)) || fs.existsSync(index)) continue
+    if (!fs.existsSync(path.join(outDir, page)) || fs.existsSync(index)) continue
     // With .html, because some servers lead from NAME back to NAME/.
     const to = `../${path.basename(page)}`
     const lang = name.startsWith('zh') ? 'zh-Hans' : 'en'
@@ -114,14 +92,13 @@ function slug(heading) {
 // The pages in the order in which they are read. A page without a title here has that of its file.
 const order = [
   ['Start', '入门', ['index', 'stores', 'tutorials/nightly', 'tutorials/api', 'tutorials/flash-sale', 'tutorials/points']],
-  ['Locks', '锁', ['locks', 'fencing', 'election', 'once', 'redlock', 'testing', 'certificates']],
-  ['Limits', '限流', ['limits', 'algorithms', 'rules', 'budgets', 'queues', 'web', 'proxies']],
-  ['Laboratory', '实验室', ['lab']],
-  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'kubernetes', 'compatibility', 'versions']],
+  ['Locks', '锁', ['locks', 'fencing', 'election', 'once', 'redlock', 'testing']],
+  ['Limits', '限流', ['limits', 'algorithms', 'rules', 'queues', 'web', 'proxies']],
+  ['Operation', '运维', ['agent', 'server', 'security', 'page', 'kubernetes', 'compatibility']],
   ['Reference', '参考', ['reference/cli', 'reference/urls', 'metrics']],
   ['Coming from', '迁移', ['coming-from', ...pagesIn('coming-from')]],
-  ['Evidence', '验证与测量', ['verification', 'soak', 'benchmarks', 'comparison', 'scale']],
-  ['Words and rooms', '术语与架构', ['glossary', 'architecture']],
+  ['Evidence', '验证与测量', ['measured', 'lab']],
+  ['Words', '术语', ['glossary', 'architecture']],
 ]
 
 function pagesIn(folder) {
@@ -207,11 +184,7 @@ export default defineConfig({
     if (!fs.existsSync(path.join(docs, twin))) page.frontmatter.pageClass = 'no-twin'
   },
   buildEnd({ outDir }) {
-    for (const name of fs.readdirSync(docs, { recursive: true })) {
-      if (name.endsWith('.html')) fs.cpSync(path.join(docs, name), path.join(outDir, 'plots', name))
-    }
     redirectFolders(outDir)
-    for (const { address, svg } of plots()) fs.writeFileSync(path.join(outDir, address), svg)
   },
   vite: { plugins: [labelled] },
   markdown: {
@@ -219,7 +192,7 @@ export default defineConfig({
     config(md) {
       leadOut(md)
       copyButton(md)
-      plot(md)
+      keepTogether(md)
     },
     anchor: { slugify: slug },
   },

@@ -21,7 +21,7 @@ cost, as there are more and more of them: requests, time, memory. Servers are st
 it on this machine, and have to be installed.
 
 Without --quick it takes hours on a machine that has nothing else to do, and writes
-docs/scale.json and docs/scale.md of a clone of Baton's repository. It needs Linux.`,
+lab/results/scale.json and lab/results/scale.md of a clone of Baton's repository. It needs Linux.`,
 		Example: `  baton-lab scale --quick
   baton-lab scale --root . --only Redis,etcd`,
 		Args: cobra.NoArgs,

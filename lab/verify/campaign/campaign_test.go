@@ -17,7 +17,7 @@ import (
 // explanation.
 func TestDifferencesAreExplained(t *testing.T) {
 	t.Parallel()
-	all, err := results.Load("../../../docs/verification.jsonl")
+	all, err := results.Load("../../../lab/results/verification.jsonl")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,7 @@
 // Command campaign runs "baton-lab verify" over all stores and faults. It adds each run to
 // a record that git ignores, .verify/verification.jsonl. At its end it adds the record
-// to the sums in docs/verification.jsonl, one line for each store and fault, and writes
-// docs/verification.md from those. It may be ended at any time; the next start goes on
+// to the sums in lab/results/verification.jsonl, one line for each store and fault, and writes
+// lab/results/verification.md from those. It may be ended at any time; the next start goes on
 // from there.
 package main
 
@@ -38,9 +38,9 @@ func main() {
 	verify.Main()
 	log.SetFlags(log.Ltime)
 	c := campaign{}
-	flag.StringVar(&c.results, "results", "docs/verification.jsonl", "where the sums of all runs are kept")
+	flag.StringVar(&c.results, "results", "lab/results/verification.jsonl", "where the sums of all runs are kept")
 	flag.StringVar(&c.record, "record", ".verify/verification.jsonl", "where each run is kept")
-	flag.StringVar(&c.page, "page", "docs/verification.md", "the page to write")
+	flag.StringVar(&c.page, "page", "lab/results/verification.md", "the page to write")
 	flag.DurationVar(&c.budget, "budget", 2*time.Hour, "begin nothing new after so long")
 	flag.DurationVar(&c.length, "for", 6*time.Second, "how long the clients work under each fault")
 	flag.Uint64Var(&c.seeds, "seeds", 10, "how many runs each cell is to have")

@@ -34,7 +34,7 @@ type remark struct {
 	Why                   string
 }
 
-// page is docs/verification.md.
+// page is lab/results/verification.md.
 func page(all results.Sums) (string, error) {
 	table := results.Cells(all)
 	var data struct {

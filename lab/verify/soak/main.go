@@ -1,7 +1,7 @@
 // Command soak looks for leaks: it puts a steady, modest load on every kind of store
 // for a while, with names that come and go, and watches whether anything grows. It
-// keeps the last result of each kind in docs/soak.jsonl, one line for each, and writes
-// docs/soak.md from that. It needs Linux.
+// keeps the last result of each kind in lab/results/soak.jsonl, one line for each, and writes
+// lab/results/soak.md from that. It needs Linux.
 package main
 
 import (
@@ -26,8 +26,8 @@ func main() {
 	childMain()
 	log.SetFlags(log.Ltime)
 	var s soak
-	flag.StringVar(&s.results, "results", "docs/soak.jsonl", "where results are kept")
-	flag.StringVar(&s.page, "page", "docs/soak.md", "the page to write")
+	flag.StringVar(&s.results, "results", "lab/results/soak.jsonl", "where results are kept")
+	flag.StringVar(&s.page, "page", "lab/results/soak.md", "the page to write")
 	flag.StringVar(&s.samples, "samples", "", "a file to which all that is seen is added")
 	flag.DurationVar(&s.length, "for", 30*time.Minute, "how long the load lasts")
 	flag.DurationVar(&s.drain, "drain", 15*time.Minute, "how long to wait, after that, for keys to go")

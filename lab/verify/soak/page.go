@@ -21,7 +21,7 @@ type row struct {
 	Closed             string
 }
 
-// page is docs/soak.md.
+// page is lab/results/soak.md.
 func page(all []result) (string, error) {
 	var data struct {
 		Series []string

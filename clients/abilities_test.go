@@ -98,6 +98,13 @@ func limits(t *testing.T, h *host, l language) {
 	}
 }
 
+func settled(t *testing.T, h *host, l language) {
+	p := l.start(t, h.at(l))
+	if got := p.must("ok", "settle burst settled-%s 2 1", p.key()); got != "ok 0 1 1" {
+		t.Errorf("of 2 an hour, 2 reserved and 1 spent, it says %q", got)
+	}
+}
+
 func leads(t *testing.T, h *host, l language) {
 	a, b := l.start(t, h.at(l)), l.start(t, h.at(l))
 	key := "leader-" + a.key()
@@ -131,23 +138,25 @@ func raises(t *testing.T, h *host, l language) {
 		return // it has no errors that come out of something
 	}
 	a, b := l.start(t, h.at(l)), l.start(t, h.at(l))
-	a.must("raised", "raise raised")
-	b.free("raised", "an error came out of the work under it")
+	a.must("raised", "raise raised-%s", a.key())
+	b.free("raised-"+a.key(), "an error came out of the work under it")
 }
 
 func interrupts(t *testing.T, h *host, l language) {
 	a, b, c := l.start(t, h.at(l)), l.start(t, h.at(l)), l.start(t, h.at(l))
-	a.lock("awaited")
-	b.must("ok", "interrupt awaited")
+	key := "awaited-" + a.key()
+	a.lock(key)
+	b.must("ok", "interrupt %s", key)
 	a.must("ok", "unlock")
-	c.free("awaited", "a wait for it was interrupted")
-	b.lock("awaited")
+	c.free(key, "a wait for it was interrupted")
+	b.lock(key)
 	b.promise()
 	b.must("ok", "unlock")
 }
 
 func threads(t *testing.T, h *host, l language) {
-	l.start(t, h.at(l)).must("ok", "threads t-%v", l.http)
+	p := l.start(t, h.at(l))
+	p.must("ok", "threads t-%s", p.key())
 }
 
 // forgets: a lock that the program forgets is free soon, or stays its own.
@@ -156,11 +165,12 @@ func forgets(t *testing.T, h *host, l language) {
 		return // it has no variable that is a lock
 	}
 	a, b := l.start(t, h.at(l)), l.start(t, h.at(l))
-	a.lock("forgotten")
+	key := "forgotten-" + a.key()
+	a.lock(key)
 	a.must("ok", "forget")
 	if l.can(forgotten) {
-		b.free("forgotten", "its holder has forgotten it")
+		b.free(key, "its holder has forgotten it")
 	} else {
-		b.must("held", "lock forgotten 500 - -")
+		b.must("held", "lock %s 500 - -", key)
 	}
 }

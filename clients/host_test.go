@@ -11,6 +11,7 @@ import (
 	"database/sql"
 	"encoding/base64"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -41,6 +42,10 @@ func TestMain(m *testing.M) {
 	var err error
 	if built, err = os.MkdirTemp("", "clients-"); err != nil {
 		panic(err)
+	}
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); len(f.Value.String()) == 1 { // the tests wait for most of their time
+		_ = f.Value.Set("12") // it is a number
 	}
 	code := m.Run()
 	_ = os.RemoveAll(built)

@@ -21,8 +21,8 @@ const greeting = `{"ok":true,"v":1,"store":"memory"}` + "\n"
 // A liar is an agent that is not to be believed.
 type liar struct {
 	name   string
-	to     string // the request that it answers badly: lock, check
-	answer string // without a newline if the connection ends there
+	to     string // the request that it answers badly: lock, check, finish
+	answer string // without a newline if the connection ends there; ID is that of the request
 	after  time.Duration
 	over   bool // the answer is right, and late
 }
@@ -42,6 +42,10 @@ var liars = []liar{
 	{name: "no time", to: "check", answer: `{"id":2,"ok":true}` + "\n"},
 	{name: "a time that is none", to: "check", answer: `{"id":2,"ok":true,"remaining_ms":"soon"}` + "\n"},
 	{name: "an answer that is late", to: "check", answer: `{"id":2,"ok":true,"remaining_ms":900}` + "\n", after: time.Second, over: true},
+	{name: "the end of the session", to: "check", answer: `{"ok":false,"error":"denied","message":"not any more"}` + "\n"},
+	{name: "the end of the session with the operation", to: "finish", answer: `{"ok":false,"error":"denied","message":"not any more"}` + "\n"},
+	{name: "an operation that is not recorded", to: "finish", answer: `{"id":ID,"ok":false,"error":"unrecorded","message":"no store"}` + "\n"},
+	{name: "the connection ends with the operation", to: "finish"},
 	{name: "no token", to: "lock", answer: `{"id":1,"ok":true}` + "\n"},
 	{name: "a token that is none", to: "lock", answer: `{"id":1,"ok":true,"token":"high"}` + "\n"},
 }
@@ -58,6 +62,14 @@ func TestAnswersThatAreNotBelieved(t *testing.T) {
 			t.Parallel()
 			p := l.start(t, listen(t, greeting))
 			for i, c := range liars {
+				if c.to == "finish" {
+					want := "kept done lost"
+					if strings.Contains(c.answer, "ID") {
+						want = "kept done error unrecorded"
+					}
+					p.must(want, "once %d - result done", i)
+					continue
+				}
 				p.send("lock %d - - -", i)
 				if c.to == "check" {
 					p.expect("ok", "lock")
@@ -121,12 +133,12 @@ func lie(conn net.Conn, greeting string) {
 		switch {
 		case r.Do == c.to:
 			time.Sleep(c.after) // more than what is left
-			fmt.Fprint(conn, c.answer)
+			fmt.Fprint(conn, strings.Replace(c.answer, "ID", strconv.FormatInt(r.ID, 10), 1))
 			if !strings.HasSuffix(c.answer, "\n") {
 				return
 			}
 		default:
-			fmt.Fprintf(conn, `{"id":%d,"ok":true,"token":"1","remaining_ms":60000}`+"\n", r.ID)
+			fmt.Fprintf(conn, `{"id":%d,"ok":true,"token":"1","remaining_ms":60000,"run":true,"attempts":1}`+"\n", r.ID)
 		}
 	}
 }

@@ -34,9 +34,10 @@ const (
 	forked      = "the child of a fork cannot use the lock, nor release it"
 	spawned     = "a child process does not keep the lock"
 	freed       = "the lock of a process that dies is free at once"
+	settles     = "several rules in one `take`, a cost that is known later"
 )
 
-var abilities = []string{several, told, renews, bounded, final, anyNumber, threaded, interrupted, forgotten, forked, spawned, freed}
+var abilities = []string{several, told, renews, bounded, final, anyNumber, threaded, interrupted, forgotten, forked, spawned, freed, settles}
 
 // A language is a client: one for the agent, or one for servers.
 type language struct {
@@ -82,19 +83,23 @@ const java = "java/src/main/java/io/github/batonhq/baton/"
 var (
 	languages = []language{
 		{"Python", []string{"python/baton/__init__.py", "python/baton/common.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), map[string]string{
-			told: "no: ask `check`",
+			told:    "no: ask `check`",
+			settles: "by `ask`",
 		}, false},
 		{"Node", []string{"node/baton.mjs"}, driveWith(testserver.Node, "testdata/driver.mjs"), map[string]string{
 			interrupted: "no",
 			forgotten:   "no",
 			forked:      "no fork",
+			settles:     "by `ask`",
 		}, false},
 		{"PHP", []string{"php/baton.php"}, driveWith(testserver.PHP, "testdata/driver.php"), map[string]string{
 			told:     "no: ask `check`",
 			threaded: "no threads",
 			spawned:  "only by `descriptors`",
+			settles:  "by `ask`",
 		}, false},
 		{"Java", []string{java + "Baton.java", java + "Session.java", java + "Json.java"}, javaDriver, map[string]string{
+			settles:   "by `ask`",
 			told:      "no: ask `check`",
 			anyNumber: "a `Duration`",
 			forgotten: "no",
@@ -108,6 +113,7 @@ var (
 			threaded:    "no threads",
 			interrupted: "no",
 			forgotten:   "no",
+			settles:     "no",
 		}, false},
 		{"Python, HTTP", []string{"python/baton/http.py"}, driveWith(pythonProgram, "-B", "testdata/driver.py"), cannotHTTP(map[string]string{
 			told: "no: ask `check`",
@@ -123,6 +129,7 @@ var (
 			threaded: "no threads",
 		}), true},
 		{"Java, HTTP", []string{java + "BatonHttp.java"}, javaDriver, cannotHTTP(map[string]string{
+			settles:   "by `ask`",
 			told:      "no: ask `check`",
 			anyNumber: "a `Duration`",
 			forgotten: "no",
@@ -188,6 +195,8 @@ var realPython = func() func(string) (string, error) {
 //	                                    error, or to "block", which it says, until the pipe TEXT ends; the answer has the result,
 //	                                    and the number of the attempt, 0 if it has run nothing
 //	take RULE KEY COST                  the answer is "true" or "false", what remains, and when to come again, -1 for never
+//	settle RULE KEY COST SPENT          takes COST of KEY and of KEY-also as an estimate, and settles it as SPENT, and as 0 then; the
+//	                                    answer has what remained, and what remains of each in the end
 //	leader KEY                          the answer has value and token, or "none"
 //	raise KEY                           an error comes out of the work under the lock
 //	interrupt KEY                       a signal, or an interrupt, ends the wait for the lock
@@ -197,7 +206,8 @@ var realPython = func() func(string) (string, error) {
 //	fork                                a child that was forked uses the lock, and ends
 //	api KEY                             what only this language has
 //
-// It answers with a line: "ok", "held", "lost", "failed", "raised" or "error", and more.
+// It answers with a line: "ok", "held", "lost", "failed", "raised" or "error", and more. Before an error that has the
+// result of the work it says "kept", and the result.
 type process struct {
 	t    *testing.T
 	l    language

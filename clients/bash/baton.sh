@@ -15,12 +15,13 @@ baton_ask() { # request, without its id
 	local sent=$SECONDS left
 	BATON_ERROR= BATON_ANSWER=
 	[[ -n ${BATON_IN-} ]] || { BATON_ERROR="no lock" && return 79; }
-	[[ $BATON_SHELL == "$BASHPID" ]] || { BATON_ERROR="the lock is that of another shell" && return 69; }
+	[[ $BATON_SHELL == "$BASHPID" ]] || { BATON_ERROR="the lock belongs to another shell" && return 69; }
 	baton_write "{\"id\":$((++BATON_ID)),$1}"
 	baton_read || BATON_ANSWER=
 	if [[ $BATON_ANSWER != "{\"id\":$BATON_ID,"* ]]; then # the end, or an answer that was not read when it was due
 		baton_end
-		[[ $BATON_ANSWER == '{"ok":false,'* ]] || { BATON_ERROR="the agent has gone" && return 79; }
+		[[ $BATON_ANSWER == '{"ok":false,'* ]] && baton_said || BATON_ERROR="the agent has gone"
+		[[ $BATON_ANSWER == *'"error":"bad"'* ]] && return 69 || return 79
 	fi
 	left=${BATON_ANSWER#*'"remaining_ms":'} left=${left%%[^0-9]*}
 	[[ -z $left ]] || BATON_UNTIL=$((sent + left / 1000 + 1))
@@ -28,11 +29,10 @@ baton_ask() { # request, without its id
 	baton_said
 	case $BATON_ANSWER in
 	*'"error":"held"'*) return 75 ;;
-	*'"error":"lost"'* | *'"error":"closing"'*) return 79 ;;
+	*'"error":"lost"'*) return 79 ;;
 	*'"ok":false'*) return 69 ;;
 	esac
-	baton_end
-	return 79
+	baton_end && return 79
 }
 
 baton_write() { # line
@@ -92,7 +92,7 @@ baton_said() { baton_field message && BATON_ERROR=$BATON_TEXT || BATON_ERROR=$BA
 baton_open() { # a session
 	local socket=${BATON_AGENT:-/run/baton/agent.sock}
 	BATON_ANSWER=
-	[[ -z ${BATON_IN-} ]] || { BATON_ERROR="one lock at a time" && return 69; }
+	[[ -z ${BATON_IN-} ]] || { BATON_ERROR="this shell has a lock, and can have one at a time" && return 69; }
 	type socat >/dev/null 2>&1 || { BATON_ERROR="socat is missing: install it, or set PATH" && return 69; }
 	# The connection stays after the agent has ended the session (-t) until baton_end: the
 	# agent keeps until then what baton_check was told.
@@ -141,12 +141,12 @@ baton_once() { # key, milliseconds to wait or '', command …
 		baton_field token && BATON_TOKEN=$BATON_TEXT BATON_ATTEMPTS=$(baton_number attempts)
 		shift 2
 		# The shell of the substitution must not have the connection: it may outlive this one.
-		BATON_RESULT=$(eval "exec ${BATON_COPROC[1]:-9}>&-" && "$@") || code=$?
+		BATON_RESULT=$(eval "exec ${BATON_COPROC[1]:-9}>&-" && "$@") || { code=$? && baton_end && return $code; }
 		baton_json "$BATON_RESULT"
-		[[ $code != 0 ]] || baton_ask "\"do\":\"finish\",\"lock\":1,\"result\":$BATON_TEXT" || code=$?
+		baton_ask "\"do\":\"finish\",\"lock\":1,\"result\":$BATON_TEXT" || code=$?
 	fi
 	baton_end
-	[[ $code != 0 ]] || printf '%s\n' "$BATON_RESULT"
+	printf '%s\n' "$BATON_RESULT" # also if it could not be recorded
 	return $code
 }
 

@@ -2,6 +2,8 @@
 export class BatonError extends Error {
   /** A word of the protocol, such as "busy", or "agent" if there is none. */
   readonly code: string;
+  /** Of withLock and once: what the work returned, if the call that ends the lock, or records the result, has failed. */
+  readonly result?: any;
 }
 
 /** Another process has the lock, and the wait is over. */
@@ -26,6 +28,8 @@ export interface Taken {
   readonly wait: number;
   /** When the same cost will be allowed: 0 if ok, Infinity for never. */
   readonly retry: number;
+  /** For settle, over HTTP. */
+  readonly reservation?: string;
 }
 
 /** Who leads. The token is 0 if the store does not tell. */

@@ -18,27 +18,27 @@ export class Lost extends BatonError {}
 export class Failed extends BatonError {
   constructor(reason) { super("failed", reason); }
 }
-const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost]]);
-const failure = (answer) => Object.assign(answer.error === "failed" ? new Failed(answer.message)
-  : new (kinds.get(answer.error) ?? BatonError)(answer.error, answer.message), { answer });
+const kinds = new Map([["held", Held], ["lost", Lost], ["closing", Lost], ["bad", BatonError]]);
+const failure = (answer, other = BatonError) => Object.assign(answer.error === "failed" ? new Failed(answer.message)
+  : new (kinds.get(answer.error) ?? other)(answer.error, answer.message), { answer });
 const help = (why) => (/EACCES/.test(why) ? "see --group and --mode of the agent, and the directory" : "start baton agent --socket, or set BATON_AGENT");
-const unasked = "it has answered what was not asked";
+const unasked = "what it answers is not of baton agent";
 const silence = 3000; // after which the agent is asked for a sign of life; it hangs after as many more
 const ping = Number.MAX_SAFE_INTEGER; // the id of these requests
 
 export function milliseconds(name, time) { // null, and infinity, are no bound
-  if (time != null && !(time >= 0)) throw new BatonError("bad", `${name} is ${time}: it is a number of milliseconds, not below 0`);
+  if (time != null && !(time >= 0)) throw new BatonError("bad", `${name} is ${time}: it must be a number of milliseconds, 0 or more`);
   return time == null || time === Infinity ? undefined : Math.min(Math.ceil(time), 31_622_400_000); // a year
 }
 
 export function taken(ok, answer) {
   const [limit, remaining, reset, wait, retry] = ["limit", "remaining", "reset_ms", "wait_ms", "retry_ms"].map((name) => Number(answer[name] ?? 0));
-  return { ok, limit, remaining, reset, wait, retry: ok ? 0 : retry || Infinity };
+  return { ok, limit, remaining, reset, wait, retry: ok ? 0 : retry || Infinity, reservation: answer.reservation };
 }
 
 export function whole(cost) {
   if (cost === undefined || Number.isSafeInteger(cost)) return cost;
-  throw new BatonError("bad", `cost is ${cost}: it is a whole number`);
+  throw new BatonError("bad", `cost is ${cost}: it must be a whole number`);
 }
 
 const times = (wait, maxHold) => ({ wait_ms: milliseconds("wait", wait), max_hold_ms: milliseconds("maxHold", maxHold) });
@@ -104,7 +104,8 @@ export class Session {
     try { answer = JSON.parse(line); } catch {} // then it is none
     const { id = 0, ok } = answer ?? {};
     const request = this.#requests.get(id);
-    if (ok === false && id === 0) return this.#end(failure(answer)); // it is about the session, which has ended
+    if (ok === false && id === 0) // it is about the session, which has ended
+      return this.#end(failure(answer, this.#requests.has(0) ? BatonError : Lost));
     if (ok === true && id === ping) return;
     if (typeof ok !== "boolean" || !request) return this.#end(unasked);
     this.#requests.delete(id);
@@ -167,11 +168,10 @@ export const once = (key, { path, wait, maxHold, request } = {}, work) => within
   const finish = (outcome) => session.ask("finish", { lock: answer.id, ...outcome });
   const attempt = session.locked(key, answer);
   const result = await Promise.resolve(attempt).then(work).catch(async (e) => {
-    if (e instanceof Failed) await finish({ failed: e.message });
+    if (e instanceof Failed) await finish({ failed: e.message }).catch((why) => { throw Object.assign(why, { cause: e }); });
     throw e;
-  });
-  await finish({ result: result ?? "" });
-  return result ?? "";
+  }) ?? "";
+  return closed(finish({ result: `${result}` }), result);
 });
 
 export const take = (rule, key = "", { cost, tier, path } = {}) => within(path, (session) =>
@@ -191,6 +191,7 @@ export async function under(held, work) { // that of a lock which is held
     await held.unlock().catch(() => {}); // the error of the work is the one that counts
     throw e;
   });
-  await held.unlock();
-  return result;
+  return closed(held.unlock(), result);
 }
+// Resolves to the result of the work once the end of the lock has succeeded. If it fails, the error has the result.
+export const closed = (end, result) => end.then(() => result, (e) => { throw Object.assign(e, { result }); });

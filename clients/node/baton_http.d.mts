@@ -58,8 +58,15 @@ export function withLock<T>(key: string, options: Options, work: (lock: Lock) =>
  */
 export function once(key: string, options: Lasting, work: (attempt: Lock) => string | void | Promise<string | void>): Promise<string>;
 
-/** Asks a rule of the servers (--rules). If a server does not answer, another one may take the cost a second time. */
-export function take(rule: string, key?: string, options?: Servers & { cost?: number; tier?: string }): Promise<Taken>;
+/**
+ * Asks a rule of the servers (--rules). If a server does not answer, another one may take the cost a second time. also: further rules; all
+ * allow it, or none is taken from. reserve: the cost is an estimate.
+ */
+export function take(rule: string, key?: string, options?: Servers & { cost?: number; tier?: string; reserve?: boolean;
+  also?: { rule: string; key: string; tier?: string; cost?: number }[] }): Promise<Taken>;
+
+/** Tells, within an hour, what was spent of a take with reserve: the rest comes back, what is missing is taken. Only the first call counts. */
+export function settle(reservation: string, cost: number, options?: Servers): Promise<void>;
 
 /** Who leads: has the lock of the key. Null if nobody does. */
 export function leader(key: string, options?: Servers): Promise<Leader | null>;

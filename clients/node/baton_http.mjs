@@ -7,7 +7,7 @@
 import { randomBytes } from "node:crypto";
 import { uptime } from "node:os";
 import { setTimeout as sleep } from "node:timers/promises";
-import { BatonError, Failed, Held, Lost, milliseconds, orNull, taken, under, whole } from "./baton.mjs";
+import { BatonError, Failed, Held, Lost, closed, milliseconds, orNull, taken, under, whole } from "./baton.mjs";
 export { BatonError, Failed, Held, Lost } from "./baton.mjs";
 
 // Node's clock stands still while the machine is suspended. Linux' uptime goes on; it has hundredths of a second.
@@ -20,7 +20,7 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
   const aborted = new AbortController();
   let answer, why, timer;
   const over = new Promise((_, reject) => { // fetch may forget its signal, when the garbage is collected
-    timer = setTimeout(() => { reject(new Error("it does not answer in time")); aborted.abort(); }, Math.max(0, Math.ceil(patience)));
+    timer = setTimeout(() => { reject(new Error("no answer in time")); aborted.abort(); }, Math.max(0, Math.ceil(patience)));
   });
   const fetched = async () => {
     const response = await fetch(url, {
@@ -32,7 +32,7 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
   };
   try {
     const [response, text] = await Promise.race([fetched(), over]);
-    why = `it answers ${response.status}`;
+    why = `HTTP ${response.status}, and not from baton serve`;
     answer = JSON.parse(text);
     if (response.ok || "ok" in answer) return Object(answer); // a limit that is used up is no error
   } catch (e) {
@@ -45,20 +45,22 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
   throw new (code === "not_found" ? Lost : BatonError)(code, `${url}: ${message}${help[code] ?? ""}`);
 }
 
-// Makes a call at each server, once within the time that remains, until one has answered.
+// Makes a call at each server, once within the time that remains, until one has answered. A call that ends a lease goes on until the
+// lease is over: its handle is good for this lease alone, so a repetition does nothing twice.
 async function answered(urls, access, call, fields, until = Infinity) {
   const began = now();
   let before;
-  for (let left = urls.length; left > 0; left--) {
+  for (let left = urls.length; ; left = Math.max(1, left - 1)) {
     try {
       return await ask(urls, access, call, fields, Math.min(5000, Math.max(1000, (until - now()) / left)));
     } catch (e) {
       if (e.code === "not_found" && (before || (began < until && until <= now()))) return {}; // the server before has done it, or it has expired since this began
-      if (!passing.includes(e.code)) throw e;
+      const pause = 100 + 200 * Math.random();
+      if (!passing.includes(e.code) || (left === 1 && !(fields.handle && now() + pause < until))) throw e;
+      if (left === 1) await sleep(pause);
       before = e;
     }
   }
-  throw before;
 }
 
 export class Lock {
@@ -76,8 +78,9 @@ export class Lock {
     if (this.#until - now() > grain) {
       try {
         const sent = now();
-        const { remaining_ms: left } = await ask(...this.#servers, "Locks/Renew", { handle: this.#handle }, Math.min(5000, this.#ttl / 4, this.#until - now()));
+        const { remaining_ms: left, handle } = await ask(...this.#servers, "Locks/Renew", { handle: this.#handle }, Math.min(5000, this.#ttl / 4, this.#until - now()));
         this.#until = Math.max(this.#until, sent + (left || 0));
+        this.#handle = handle || this.#handle; // the secret of the servers is being replaced
       } catch (e) {
         [this.#why, pause] = [e, this.#ttl / 12]; // soon again, if no server answers
         if (!passing.includes(e.code)) this.#until = 0;
@@ -106,8 +109,9 @@ export class Lock {
     this.#held = false;
     const until = this.#until, over = this.signal.aborted || until <= now() + grain;
     this.#end(over ? `the lock ${JSON.stringify(this.key)} has ended` : "it was unlocked");
-    await answered(...this.#servers, call, { handle: this.#handle, ...outcome }, until);
-    if (over && !outcome) throw this.signal.reason; // what was recorded of an operation stands
+    const end = answered(...this.#servers, call, { handle: this.#handle, ...outcome }, until);
+    if (!over || outcome) await end; // what was recorded of an operation stands
+    else await end.finally(() => { throw this.signal.reason; });
   }
   [Symbol.asyncDispose]() { return this.unlock(); }
 }
@@ -116,13 +120,13 @@ const serversOf = ({ urls, access }) => {
   const named = (urls ?? (process.env.BATON_SERVER || "http://127.0.0.1:7420").split(",")).map((url) => url.trim().replace(/\/+$/, ""));
   const wrong = named.find((url) => !/^https?:\/\//.test(url));
   if (wrong === undefined && named.length > 0) return [named, access];
-  throw new BatonError("bad", `${JSON.stringify(wrong ?? urls)} is no server: an URL is like http://127.0.0.1:7420`);
+  throw new BatonError("bad", `${JSON.stringify(wrong ?? urls)} is no URL of a server, such as http://127.0.0.1:7420`);
 };
 
 // Waits in turns for a lock, or an attempt. Resolves to the answer, and when the call was sent that got it.
 async function obtain(call, servers, { key, wait = Infinity, ttl = 15_000, value: owner }, kind) {
   const what = { key, ttl_ms: milliseconds("ttl", ttl), ...kind };
-  if (!what.ttl_ms) throw new BatonError("bad", `ttl is ${ttl}: it is a number of milliseconds above 0`);
+  if (!what.ttl_ms) throw new BatonError("bad", `ttl is ${ttl}: it must be a number of milliseconds above 0`);
   const draw = () => randomBytes(16).toString("base64url");
   const began = now(), limit = milliseconds("wait", wait) ?? Infinity;
   let op = draw(), retry = false;
@@ -134,7 +138,7 @@ async function obtain(call, servers, { key, wait = Infinity, ttl = 15_000, value
       try {
         const answer = await ask(...servers, call, { ...what, op, owner, retry, wait_ms: Math.ceil(turn) }, turn + 5000);
         const believed = !["HELD", "RUN"].includes(answer?.state) || (/^\d+$/.test(answer.token) && Number.isInteger(answer.remaining_ms) && answer.handle);
-        if (!believed || typeof answer?.state !== "string") throw new BatonError("unavailable", `a server answers what was not asked${help.unavailable}`);
+        if (!believed || typeof answer?.state !== "string") throw new BatonError("unavailable", `what answers there is not baton serve${help.unavailable}`);
         if (!["WAITING", "REFUSED", "BUSY"].includes(answer.state)) return { answer, lock: () => new Lock(key, servers, ttl, sent, answer) };
         const who = (answer.holders ?? []).map((holder) => holder.owner).join(", ") || "another client";
         [error, heard, retry, silent] = [new Held("held", `${JSON.stringify(key)} is held by ${who}`), now(), true, 0];
@@ -166,19 +170,22 @@ export async function once(key, options, work) {
   if (answer.state === "FAILED") throw new Failed(recorded);
   if (answer.state !== "RUN") return recorded;
   const attempt = lock();
-  const finish = (text, failed) => attempt.end("Once/Finish", { result: Buffer.from(text).toString("base64"), failed });
+  const finish = (text, failed) => attempt.end("Once/Finish", { result: Buffer.from(`${text}`).toString("base64"), failed });
   const result = await Promise.resolve(attempt).then(work).catch(async (e) => {
-    await (e instanceof Failed ? finish(e.message, true) : attempt.unlock().catch(() => {}));
+    await (e instanceof Failed ? finish(e.message, true).catch((why) => { throw Object.assign(why, { cause: e }); }) : attempt.unlock().catch(() => {}));
     throw e;
-  });
-  await finish(result ?? "");
-  return result ?? "";
+  }) ?? "";
+  return closed(finish(result), result);
 }
 
-export async function take(rule, key = "", { cost, tier, ...options } = {}) {
+export async function take(rule, key = "", { cost, tier, also, reserve, ...options } = {}) {
   const call = cost < 0 ? ask : answered; // what was given back is not given back again
-  const answer = await call(...serversOf(options), "/v1/limit", { rule, key, tier, cost: whole(cost) });
+  const answer = await call(...serversOf(options), "/v1/limit", { rule, key, tier, also, reserve, cost: whole(cost) });
   return taken(answer.ok, answer);
+}
+
+export async function settle(reservation, cost, options = {}) {
+  await answered(...serversOf(options), "Limits/Settle", { reservation, cost: whole(cost) });
 }
 
 export async function leader(key, options = {}) {

@@ -9,6 +9,7 @@ declare(strict_types=1);
 namespace Baton;
 /** The agent refused the request, or cannot be reached. reason: a word of the protocol, such as busy, or agent. */
 class Failure extends \RuntimeException {
+    public mixed $result = null; // of withLock and once: what the work returned, if the call that ends the lock, or records the result, has failed
     public function __construct(public readonly string $reason, string $message, public readonly array $answer = []) { parent::__construct($message); }
 }
 /** Another process has the lock, and the wait is over. */
@@ -19,20 +20,20 @@ final class Lost extends Failure {}
 final class Failed extends Failure { public function __construct(string $why) { parent::__construct('failed', $why); } }
 /** What a limit has decided. Times are seconds. If it is not ok, nothing was taken. */
 final class Taken {
-    /** reset: until all that was taken has come back. wait: wait so long before you act. retry: when the same cost will be allowed, INF for never. */
+    /** reset: until all that was taken has come back. wait: wait so long before you act. retry: when the same cost will be allowed, INF for never. reservation: for Http\settle. */
     private function __construct(public readonly bool $ok, public readonly int $limit, public readonly int $remaining,
-        public readonly float $reset, public readonly float $wait, public readonly float $retry) {}
+        public readonly float $reset, public readonly float $wait, public readonly float $retry, public readonly ?string $reservation) {}
     /** @internal */
     public static function of(bool $ok, array $answer): self {
         [$reset, $wait, $retry] = array_map(fn ($name) => ($answer[$name] ?? 0) / 1000, ['reset_ms', 'wait_ms', 'retry_ms']);
-        return new self($ok, (int) $answer['limit'], (int) $answer['remaining'], $reset, $wait, $ok ? 0 : ($retry ?: INF));
+        return new self($ok, (int) $answer['limit'], (int) $answer['remaining'], $reset, $wait, $ok ? 0 : ($retry ?: INF), $answer['reservation'] ?? null);
     }
 }
 /** Who leads. token: 0 if the store does not tell. */
 final class Leader { public function __construct(public readonly string $value, public readonly int $token) {} }
 /** @internal null, and infinity, are no bound. */
 function milliseconds(string $name, ?float $seconds): ?int {
-    $seconds === null || $seconds >= 0 || throw new Failure('bad', "$name is $seconds: it is a number of seconds, not below 0");
+    $seconds === null || $seconds >= 0 || throw new Failure('bad', "$name is $seconds: it must be a number of seconds, 0 or more");
     return $seconds === null || $seconds === INF ? null : (int) ceil(min($seconds * 1000, 31_622_400_000));
 }
 const SILENCE = 3; // seconds, after which the agent is asked for a sign of life; it hangs after as many more
@@ -56,7 +57,7 @@ final class Session {
 
     /** Sends a request of the protocol, and returns its answer. Fields that are null are left out. */
     public function ask(string $do, mixed ...$fields): array {
-        getmypid() === $this->pid || throw new Failure('bad', 'the session is that of the process that forked: open another');
+        getmypid() === $this->pid || throw new Failure('bad', 'the session belongs to the parent process: open another in this one');
         $fields = array_filter($fields, fn ($value) => $value !== null);
         $line = json_encode(['id' => ++$this->id, 'do' => $do] + $fields, JSON_THROW_ON_ERROR) . "\n";
         $sent = hrtime(true) / 1e9;
@@ -75,7 +76,8 @@ final class Session {
         is_bool($ok) && ($about === $asked || !$ok && $about === 0) || $this->disbelieve();
         if ($ok) { return $answer; }
         if ($about === 0) { $this->close(); } // it has ended
-        $kind = ['held' => Held::class, 'lost' => Lost::class, 'closing' => Lost::class][$answer['error']] ?? Failure::class;
+        $kinds = ['held' => Held::class, 'lost' => Lost::class, 'closing' => Lost::class, 'bad' => Failure::class];
+        $kind = $kinds[$answer['error']] ?? ($about < $asked ? Lost::class : Failure::class);
         throw $answer['error'] === 'failed' ? new Failed($answer['message']) : new $kind($answer['error'], $answer['message'], $answer);
     }
 
@@ -91,7 +93,7 @@ final class Session {
     }
 
     /** @internal */
-    public function disbelieve(string $why = 'the agent has gone, or has answered what was not asked'): never {
+    public function disbelieve(string $why = 'the agent has gone, or what answers is not baton agent'): never {
         $this->close();
         throw new Lost('lost', $why);
     }
@@ -103,8 +105,7 @@ final class Session {
     }
 
     public function close(): void {
-        $this->stream && fclose($this->stream);
-        $this->stream = null;
+        if ($this->stream) { fclose($this->stream); $this->stream = null; }
     }
 }
 
@@ -150,14 +151,10 @@ final class Lock {
 function lock(string $key, mixed ...$kind): Lock { return new Lock($key, ...$kind); }
 
 /** null if another process has the lock. */
-function tryLock(string $key, mixed ...$kind): ?Lock {
-    try { return new Lock($key, 0, ...$kind); } catch (Held) { return null; }
-}
+function tryLock(string $key, mixed ...$kind): ?Lock { try { return new Lock($key, 0, ...$kind); } catch (Held) { return null; } }
 
 /** Runs work under a lock, unlocks, and returns what work did. Throws Lost if the lock had ended before. */
-function withLock(string $key, callable $work, mixed ...$kind): mixed {
-    return under(new Lock($key, ...$kind), $work);
-}
+function withLock(string $key, callable $work, mixed ...$kind): mixed { return under(new Lock($key, ...$kind), $work); }
 
 /** @internal */
 function under(Lock|Http\Lock $lock, callable $work): mixed {
@@ -166,7 +163,12 @@ function under(Lock|Http\Lock $lock, callable $work): mixed {
         try { $lock->unlock(); } catch (Failure) {} // the error of the work is the one that counts
         throw $e;
     }
-    $lock->unlock();
+    return closed($result, fn () => $lock->unlock());
+}
+
+/** @internal Returns the result of the work once the end of its lock has succeeded. If that fails, what it throws has the result. */
+function closed(mixed $result, callable $end): mixed {
+    try { $end(); } catch (Failure $e) { $e->result = $result; throw $e; }
     return $result;
 }
 
@@ -180,9 +182,8 @@ function once(string $key, callable $work, ?float $wait = null, ?float $maxHold 
         $answer = $session->ask('once', key: $key, wait_ms: milliseconds('wait', $wait), max_hold_ms: milliseconds('maxHold', $maxHold), request: $request);
         if (!($answer['run'] ?? false)) { return $answer['result'] ?? ''; }
         try { $result = (string) $work(new Lock($key, session: $session, answer: $answer)); }
-        catch (Failed $e) { $session->ask('finish', lock: $answer['id'], failed: $e->getMessage()); throw $e; }
-        $session->ask('finish', lock: $answer['id'], result: $result);
-        return $result;
+        catch (Failed $e) { try { throw $e; } finally { $session->ask('finish', lock: $answer['id'], failed: $e->getMessage()); } }
+        return closed($result, fn () => $session->ask('finish', lock: $answer['id'], result: $result));
     } finally { $session->close(); }
 }
 

@@ -10,7 +10,7 @@
 declare(strict_types=1);
 namespace Baton\Http;
 use Baton\{Failed, Failure, Held, Leader, Lost, Taken};
-use function Baton\{milliseconds, under};
+use function Baton\{closed, milliseconds, under};
 require_once __DIR__ . '/baton.php';
 const PASSING = ['unavailable', 'resource_exhausted']; // of which the next attempt may know nothing
 const HELP = ['unavailable' => ': start baton serve, or set BATON_SERVER or urls', 'unauthenticated' => ": give access, a token of the server's --roles"];
@@ -32,7 +32,7 @@ final class Servers {
     public function __construct(?array $urls = null, private readonly ?string $access = null) {
         $this->urls = array_map(fn ($url) => rtrim(trim($url), '/'), $urls ?? explode(',', getenv('BATON_SERVER') ?: 'http://127.0.0.1:7420'));
         foreach ($this->urls ?: [''] as $url) {
-            preg_match('~^https?://[^/]~', $url) || throw new Failure('bad', "'$url' is no server: an URL is like http://127.0.0.1:7420");
+            preg_match('~^https?://[^/]~', $url) || throw new Failure('bad', "'$url' is no URL of a server, such as http://127.0.0.1:7420");
         }
     }
 
@@ -46,7 +46,7 @@ final class Servers {
             [$status, $text] = $this->post($url, $body, $patience);
             $answer = json_decode($text, true);
             if (is_array($answer) && ($status === 200 || isset($answer['ok']))) { return $answer; } // a limit that is used up is no error
-            [$code, $why] = [$answer['code'] ?? 'unavailable', $answer['message'] ?? "it answers $status" . (is_array($answer) ? '' : ', and no JSON')];
+            [$code, $why] = [$answer['code'] ?? 'unavailable', $answer['message'] ?? "HTTP $status, and not from baton serve"];
         } catch (Failure $e) {
             [$code, $why] = [$e->reason, $e->getMessage()];
         }
@@ -68,7 +68,7 @@ final class Servers {
             . strlen($body) . ($this->access === null ? '' : "\r\nAuthorization: Bearer $this->access") . "\r\n\r\n$body";
         for ($text = ''; !($answer = self::parse($text)) && !feof($stream); ) {
             [$read, $write, $none, $left] = [[$stream], $request === '' ? [] : [$stream], [], $until - hrtime(true) / 1e9];
-            $left > 0 || throw new Failure('unavailable', 'it does not answer in time');
+            $left > 0 || throw new Failure('unavailable', 'no answer in time');
             if (!@stream_select($read, $write, $none, (int) $left, (int) (fmod($left, 1) * 1e6))) { continue; } // over, or a signal
             if ($write) { $request = substr($request, (int) @fwrite($stream, $request)); }
             if ($read) { $text .= @fread($stream, 65536); }
@@ -91,26 +91,29 @@ final class Servers {
         return null;
     }
 
-    /** Makes a call at each server, once within the time that remains, until one has answered. */
+    /**
+     * Makes a call at each server, once within the time that remains, until one has answered. A call that ends a lease goes on until the
+     * lease is over: its handle is good for this lease alone, so a repetition does nothing twice.
+     */
     public function answer(string $call, array $fields, float $until = INF): array {
         [$began, $before] = [now(), null];
-        for ($left = count($this->urls); $left > 0; $left--) {
+        for ($left = count($this->urls); ; $left = max(1, $left - 1)) {
             try { return $this->ask($call, $fields, min(5, max(1, ($until - now()) / $left))); }
             catch (Failure $e) {
                 // The server before has done it, or it has expired since this began.
                 if ($e->reason === 'not_found' && ($before || $began < $until && $until <= now())) { return []; }
-                if (!in_array($e->reason, PASSING, true)) { throw $e; }
-                $before = $e;
+                [$before, $pause] = [$e, mt_rand(100, 300) / 1000];
+                if (!in_array($e->reason, PASSING, true) || $left === 1 && !(isset($fields['handle']) && now() + $pause < $until)) { throw $e; }
+                if ($left === 1) { usleep((int) ($pause * 1e6)); }
             }
         }
-        throw $before;
     }
 
     /** Waits in turns for a lock, or an attempt. Returns when the call was sent that got it, and the answer. */
     public function obtain(string $call, string $key, ?float $wait, float $ttl, ?string $owner, array $kind = []): array {
         [$limit, $began] = [milliseconds('wait', $wait), now()];
         $what = ['key' => $key, 'ttl_ms' => milliseconds('ttl', $ttl)] + $kind;
-        $what['ttl_ms'] || throw new Failure('bad', "ttl is $ttl: it is a number of seconds above 0");
+        $what['ttl_ms'] || throw new Failure('bad', "ttl is $ttl: it must be a number of seconds above 0");
         [$op, $retry, $heard, $silent] = [bin2hex(random_bytes(16)), false, $began, 0];
         try {
             while (true) {
@@ -122,7 +125,7 @@ final class Servers {
                     $state = $answer['state'] ?? null;
                     $got = in_array($state, ['HELD', 'RUN'], true);
                     if (!is_string($state) || $got && !(is_int($answer['remaining_ms'] ?? null) && is_string($answer['handle'] ?? 0) && is_numeric($answer['token'] ?? null))) {
-                        throw new Failure('unavailable', 'a server answers what was not asked' . HELP['unavailable']);
+                        throw new Failure('unavailable', 'what answers there is not baton serve' . HELP['unavailable']);
                     }
                     if (!in_array($state, ['WAITING', 'REFUSED', 'BUSY'], true)) { return [$sent, $answer]; }
                     $who = implode(', ', array_column($answer['holders'] ?? [], 'owner')) ?: 'another client';
@@ -150,6 +153,7 @@ final class Lock {
     public readonly int $token;
     public readonly int $attempts; // of once. Above 1, an earlier one was not finished, and may have had effects
     private readonly int $pid;
+    private string $handle;
     private float $until;
     private float $due; // when check renews the lock
     private bool $held = true;
@@ -157,8 +161,8 @@ final class Lock {
     private static ?\WeakMap $all = null;
 
     /** @internal lock and once make one */
-    public function __construct(public readonly string $key, private readonly Servers $servers, private readonly float $ttl, float $sent, private readonly array $answer) {
-        [$this->pid, $this->token, $this->attempts] = [getmypid(), (int) $answer['token'], (int) ($answer['attempts'] ?? 1)];
+    public function __construct(public readonly string $key, private readonly Servers $servers, private readonly float $ttl, float $sent, array $answer) {
+        [$this->pid, $this->token, $this->handle, $this->attempts] = [getmypid(), (int) $answer['token'], $answer['handle'], (int) ($answer['attempts'] ?? 1)];
         [$this->until, $this->due] = [$sent + $answer['remaining_ms'] / 1000, $sent + $ttl / 3];
         if (!self::$all) { // after a fatal error PHP destroys no object
             register_shutdown_function(static function () { foreach (self::$all as $lock => $_) { $lock->__destruct(); } });
@@ -180,9 +184,10 @@ final class Lock {
         for ($left = $this->servers->count(), $over = min($this->until, now() + $this->ttl / 4); $left > 0 && now() < $over; $left--) {
             $sent = now();
             try {
-                $answer = $this->servers->ask('Locks/Renew', ['handle' => $this->answer['handle']], min(5, ($over - $sent) / $left));
+                $answer = $this->servers->ask('Locks/Renew', ['handle' => $this->handle], min(5, ($over - $sent) / $left));
                 if ($this->until > now()) { [$this->until, $this->why] = [max($this->until, $sent + (int) ($answer['remaining_ms'] ?? 0) / 1000), null]; }
                 $this->due = $sent + $this->ttl / 3;
+                $this->handle = ($answer['handle'] ?? '') ?: $this->handle; // the secret of the servers is being replaced
                 return;
             } catch (Failure $e) {
                 [$this->why, $this->due] = [$e, now() + $this->ttl / 12]; // soon again
@@ -194,12 +199,12 @@ final class Lock {
     }
 
     private function own(): void {
-        getmypid() === $this->pid || throw new Failure('bad', "the lock '$this->key' is that of the process that forked: take another");
+        getmypid() === $this->pid || throw new Failure('bad', "the lock '$this->key' belongs to the parent process: take another in this one");
     }
 
     private function lost(): Lost { return new Lost('lost', "the lock '$this->key' has ended" . ($this->why ? ": {$this->why->getMessage()}" : '')); }
 
-    /** Unlocks, at another server if one does not answer. Throws Lost if the lock had ended before. A second call does nothing. */
+    /** Unlocks, as long as the lock lasts if no server answers. Throws Lost if the lock had ended before. A second call does nothing. */
     public function unlock(): void { $this->end('Locks/Release'); }
 
     /** @internal */
@@ -207,11 +212,13 @@ final class Lock {
         $this->own();
         [$held, $this->held, $over] = [$this->held, false, $this->until <= now() + GRAIN];
         if (!$held) { return; }
-        $this->servers->answer($call, ['handle' => $this->answer['handle']] + $outcome, $this->until);
+        try { $this->servers->answer($call, ['handle' => $this->handle] + $outcome, $this->until); }
+        catch (Failure $e) { $over && !$outcome || throw $e; }
         if ($over && !$outcome) { throw $this->lost(); } // what was recorded of an operation stands
     }
 
     public function __destruct() {
+        $this->until = min($this->until, now()); // each server is asked once
         try { $this->held && getmypid() === $this->pid && $this->unlock(); } catch (Failure) {}
     }
 }
@@ -247,21 +254,29 @@ function once(string $key, callable $work, ?float $wait = null, float $ttl = 60,
     }
     $attempt = new Lock($key, $servers, $ttl, $sent, $answer);
     try { $result = (string) $work($attempt); }
-    catch (Failed $e) { $attempt->end('Once/Finish', ['result' => base64_encode($e->getMessage()), 'failed' => true]); throw $e; }
+    catch (Failed $e) { try { throw $e; } finally { $attempt->end('Once/Finish', ['result' => base64_encode($e->getMessage()), 'failed' => true]); } }
     catch (\Throwable $e) {
         try { $attempt->unlock(); } catch (Failure) {} // the error of the work is the one that counts
         throw $e;
     }
-    $attempt->end('Once/Finish', ['result' => base64_encode($result)]);
-    return $result;
+    return closed($result, fn () => $attempt->end('Once/Finish', ['result' => base64_encode($result)]));
 }
 
-/** Asks a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time. */
-function take(string $rule, string $key = '', ?int $cost = null, ?string $tier = null, ?array $urls = null, ?string $access = null): Taken {
+/**
+ * Asks a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time. also: further rules,
+ * ['rule' => …, 'key' => …, 'cost' => …]: all allow it, or none is taken from. reserve: the cost is an estimate.
+ */
+function take(string $rule, string $key = '', ?int $cost = null, ?string $tier = null, ?array $also = null, bool $reserve = false,
+        ?array $urls = null, ?string $access = null): Taken {
     $servers = new Servers($urls, $access);
-    $call = ['/v1/limit', ['rule' => $rule, 'key' => $key, 'cost' => $cost, 'tier' => $tier]];
+    $call = ['/v1/limit', ['rule' => $rule, 'key' => $key, 'cost' => $cost, 'tier' => $tier, 'also' => $also, 'reserve' => $reserve]];
     $answer = $cost < 0 ? $servers->ask(...$call) : $servers->answer(...$call); // what was given back is not given back again
     return Taken::of($answer['ok'], $answer);
+}
+
+/** Tells, within an hour, what was spent of a take with reserve: the rest comes back, what is missing is taken. Only the first call counts. */
+function settle(string $reservation, int $cost, ?array $urls = null, ?string $access = null): void {
+    (new Servers($urls, $access))->answer('Limits/Settle', ['reservation' => $reservation, 'cost' => $cost]);
 }
 
 /** Who leads: has the lock of the key. null if nobody does. */

@@ -32,14 +32,9 @@ public final class Driver {
                 answer = "ok " + run(line.split(" "));
             } catch (OfTheWork e) {
                 answer = "raised";
-            } catch (Baton.Held e) {
-                answer = "held " + e.getMessage();
-            } catch (Baton.Lost e) {
-                answer = "lost " + e.getMessage();
-            } catch (Baton.Failed e) {
-                answer = "failed " + e.getMessage();
             } catch (Baton.Failure e) {
-                answer = "error " + e.code + " " + e.getMessage();
+                String kind = e instanceof Baton.Held ? "held" : e instanceof Baton.Lost ? "lost" : e instanceof Baton.Failed ? "failed" : "error " + e.code;
+                answer = (e.result == null ? "" : "kept " + e.result + " ") + kind + " " + e.getMessage();
             }
             System.out.println(answer.strip());
         }

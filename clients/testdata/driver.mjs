@@ -66,6 +66,12 @@ const verbs = {
     const { ok, remaining, retry } = await door.take(rule, key, cost === "-" ? {} : { cost: cost === "inf" ? Infinity : Number(cost) });
     return `${ok} ${remaining} ${retry === Infinity ? -1 : retry}`;
   },
+  async settle(rule, key, cost, spent) {
+    const { remaining, reservation } = await door.take(rule, key, { cost: Number(cost), reserve: true, also: [{ rule, key: `${key}-also`, cost: Number(cost) }] });
+    await door.settle(reservation, Number(spent));
+    await door.settle(reservation, 0);
+    return `${remaining} ${(await door.take(rule, key, { cost: 0 })).remaining} ${(await door.take(rule, `${key}-also`, { cost: 0 })).remaining}`;
+  },
   async leader(key) {
     const led = await door.leader(key);
     return led ? `${led.value} ${led.token}` : "none";
@@ -114,6 +120,10 @@ const verbs = {
     });
     await agent.withLock(key + '/bé"\\', { wait: 5000 }, () => {});
     assert.equal(await agent.withLock(key, {}, () => 7), 7);
+    await assert.rejects(agent.withLock(key, { maxHold: 1000 }, async (lock) => {
+      if (!lock.signal.aborted) await new Promise((ended) => { lock.signal.addEventListener("abort", ended); });
+      return 7;
+    }), (e) => e instanceof Lost && e.result === 7);
     await assert.rejects(agent.withLock(key, {}, async (lock) => {
       await lock.unlock(); // which ends its session
       await assert.rejects(lock.check(), Lost);
@@ -133,6 +143,10 @@ async function overHTTP(key) {
   assert(held.signal.aborted);
   assert.throws(() => held.check(), Lost);
   await door.lock(key, { wait: 0 }).then((last) => last[Symbol.asyncDispose]());
+  await assert.rejects(door.withLock(key, { ttl: 300 }, () => {
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 400); // which holds up the loop
+    return 7;
+  }), (e) => e instanceof Lost && e.result === 7);
   for (const urls of [["127.0.0.1:1"], []]) await assert.rejects(door.lock(key, { urls }), { code: "bad" });
 }
 
@@ -146,7 +160,7 @@ for await (const line of createInterface(process.stdin)) {
     else if (!(e instanceof BatonError)) throw e;
     else {
       const kind = e instanceof Held ? "held" : e instanceof Lost ? "lost" : e instanceof Failed ? "failed" : `error ${e.code}`;
-      console.log(`${kind} ${e.message}`);
+      console.log(`${e.result === undefined ? "" : `kept ${e.result} `}${kind} ${e.message}`);
     }
   }
 }

@@ -46,6 +46,8 @@ function overHTTP(string $key): void {
         throws(Failure::class, fn () => Baton\Http\lock($key, urls: $urls), 'bad');
     }
     check(Baton\Http\withLock($key, fn () => 7) === 7, 'the result is another');
+    $e = throws(Lost::class, fn () => Baton\Http\withLock($key, fn () => usleep(400_000) ?? 7, ttl: 0.3));
+    check($e->result === 7, "the result of the work is $e->result");
 }
 
 function api(string $key): void {
@@ -79,7 +81,11 @@ function api(string $key): void {
         $lock->session->close(); // a loss while the work fails
         throw new RangeException('of the work');
     }));
-    throws(Lost::class, fn () => withLock($key, fn (Lock $lock) => $lock->session->close(), wait: 5));
+    $e = throws(Lost::class, fn () => withLock($key, function (Lock $lock) {
+        $lock->session->close();
+        return 7;
+    }, wait: 5));
+    check($e->result === 7, "the result of the work is $e->result");
 }
 
 $held = null;
@@ -126,6 +132,12 @@ function run(string $verb, string ...$args): mixed {
         case 'take':
             $taken = (DOOR . 'take')($args[0], $args[1], ...($args[2] === '-' ? [] : ['cost' => (int) $args[2]]));
             return json_encode($taken->ok) . " $taken->remaining " . ($taken->retry === INF ? -1 : (int) ($taken->retry * 1000));
+        case 'settle':
+            [$rule, $key, $cost, $spent] = $args;
+            $taken = Baton\Http\take($rule, $key, (int) $cost, reserve: true, also: [['rule' => $rule, 'key' => "$key-also", 'cost' => (int) $cost]]);
+            Baton\Http\settle($taken->reservation, (int) $spent);
+            Baton\Http\settle($taken->reservation, 0);
+            return "$taken->remaining " . Baton\Http\take($rule, $key, 0)->remaining . ' ' . Baton\Http\take($rule, "$key-also", 0)->remaining;
         case 'leader':
             $led = (DOOR . 'leader')($args[0]);
             return $led ? "$led->value $led->token" : 'none';
@@ -177,6 +189,7 @@ function run(string $verb, string ...$args): mixed {
 }
 
 while (($line = fgets(STDIN)) !== false) {
+    $e = null;
     try {
         $answer = trim('ok ' . run(...explode(' ', rtrim($line))));
     } catch (Held $e) {
@@ -190,5 +203,5 @@ while (($line = fgets(STDIN)) !== false) {
     } catch (Failure $e) {
         $answer = "error $e->reason " . $e->getMessage();
     }
-    echo "$answer\n";
+    echo isset($e->result) ? "kept $e->result " : '', "$answer\n";
 }

@@ -76,11 +76,16 @@ def do(verb, *args):
                 open(args[3]).read()
             return args[3]
 
-        fields = {} if args[1] == "-" else {"wait": number(args[1])}
-        return f"{door.once(args[0], work, **fields)} {ran}"
+        return f"{door.once(args[0], work, **kind(args[1], '-', '-'))} {ran}"
     if verb == "take":
         taken = door.take(args[0], args[1], *([] if args[2] == "-" else [float(args[2]) if not args[2].lstrip("-").isdigit() else int(args[2])]))
         return f"{str(bool(taken)).lower()} {taken.remaining} {-1 if taken.retry is None else int(taken.retry * 1000)}"
+    if verb == "settle":
+        rule, key, cost, spent = args[0], args[1], int(args[2]), int(args[3])
+        taken = door.take(rule, key, cost, reserve=True, also=[{"rule": rule, "key": key + "-also", "cost": cost}])
+        door.settle(taken.reservation, spent)
+        door.settle(taken.reservation, 0)
+        return f"{taken.remaining} {door.take(rule, key, 0).remaining} {door.take(rule, key + '-also', 0).remaining}"
     if verb == "leader":
         led = door.leader(args[0])
         return f"{led.value} {led.token}" if led else "none"
@@ -211,14 +216,9 @@ for line in sys.stdin:
     try:
         result = do(*line.split())
         print("ok", "" if result is None else result, flush=True)
-    except baton.Held as e:
-        print("held", e, flush=True)
-    except baton.Lost as e:
-        print("lost", e, flush=True)
-    except baton.Failed as e:
-        print("failed", e.args[1], flush=True)
     except baton.Error as e:
-        print("error", *e.args, flush=True)
+        code = {baton.Held: "held", baton.Lost: "lost", baton.Failed: "failed"}.get(type(e), f"error {e.args[0]}")
+        print("" if e.result is None else f"kept {e.result} ", f"{code} {e.args[1]}", sep="", flush=True)
     except OfTheWork:
         print("raised", flush=True)
     except KeyboardInterrupt:

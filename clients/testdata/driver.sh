@@ -84,8 +84,10 @@ while IFS=' ' read -r verb a b c d e; do
 		answer $?
 		;;
 	once)
+		BATON_RESULT=
 		baton_once "$a" "${b#-}" work "$c" "$d" >/dev/null
 		code=$?
+		[[ $code == [03] || -z $BATON_RESULT ]] || printf 'kept %s ' "$BATON_RESULT"
 		[[ $code != 3 ]] && answer $code "$BATON_RESULT $BATON_ATTEMPTS" || echo raised
 		;;
 	take)

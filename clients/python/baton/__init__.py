@@ -13,7 +13,7 @@ import struct
 import threading
 from typing import Any, Callable, Optional
 
-from .common import Error, Failed, Held, Leader, Lost, Taken, milliseconds, now
+from .common import Block, Error, Failed, Held, Leader, Lost, Taken, keeping, milliseconds, now
 
 __all__ = ["Error", "Failed", "Held", "Leader", "Lock", "Lost", "Session", "Taken", "leader", "lock", "once", "take", "try_lock"]
 SILENCE = 3  # seconds, after which the agent is asked for a sign of life; it hangs after as many more
@@ -43,7 +43,7 @@ class Session:
     def ask(self, do: str, needs: Optional[str] = None, **fields: Any) -> dict[str, Any]:
         """Send a request of the protocol and return its answer, which must have the number that it needs."""
         if os.getpid() != self._pid:
-            raise Error("bad", "the session is that of the process that forked: open another")
+            raise Error("bad", "the session belongs to the parent process: open another in this one")
         with self._turn:
             if self._over:
                 raise self._over
@@ -75,11 +75,12 @@ class Session:
                     self._until = max(self._until, sent + answer.get("remaining_ms", 0) / 1000)
                     return answer
                 why = () if ok else (answer["error"], answer["message"])
-                kind = ok or {"held": Held, "lost": Lost, "closing": Lost, "failed": Failed}.get(why[0], Error)
+                kinds = {"held": Held, "lost": Lost, "closing": Lost, "failed": Failed, "bad": Error}
+                kind = ok or kinds.get(why[0], Error if about or not asked else Lost)
             except (ValueError, LookupError, TypeError):
                 ok = None
         if ok is not False or about not in (asked, 0):
-            raise ConnectionError(errno.EBADMSG, "it has answered what was not asked")
+            raise ConnectionError(errno.EBADMSG, "what it answers is not of baton agent")
         error = kind(*why)
         error.answer = answer
         self._over = self._over if about else error  # without an id it is about the session, which has ended
@@ -108,7 +109,7 @@ class Session:
         self._socket.close()
 
 
-class Lock:
+class Lock(Block):
     """A lock that is held. token is an int that rises with every lock of the key.
     wait, max_hold: seconds; a wait of 0 is none, of None as long as it takes. permits: n, of. value: shown as the holder, a leader's name."""
 
@@ -137,13 +138,6 @@ class Lock:
 
     def __enter__(self) -> "Lock":
         return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.unlock()
-        except Error:
-            if kind is None:  # else the error of the work is the one that counts
-                raise
 
 
 def lock(key: str, wait: Optional[float] = None, *, path: Optional[str] = None, **kind: Any) -> Lock:
@@ -178,7 +172,8 @@ def once(key: str, work: Callable[[Lock], Optional[str]], wait: Optional[float] 
         except Failed as e:
             session.ask("finish", lock=answer["id"], failed=e.args[1])
             raise
-        session.ask("finish", lock=answer["id"], result=result)
+        with keeping(result):
+            session.ask("finish", lock=answer["id"], result=result)
         return result
 
 

@@ -11,6 +11,7 @@ import http.client
 import json
 import math
 import os
+import random
 import secrets
 import socket
 import threading
@@ -19,7 +20,7 @@ import urllib.parse
 import weakref
 from typing import Any, Callable, Optional
 
-from .common import Error, Failed, Held, Leader, Lost, Taken, milliseconds, now
+from .common import Block, Error, Failed, Held, Leader, Lost, Taken, keeping, milliseconds, now
 
 PASSING = ("unavailable", "resource_exhausted")  # of which the next attempt may know nothing
 HELP = {
@@ -42,7 +43,7 @@ class Servers:
         self.head = {"Content-Type": "application/json", "Connection": "close", **({"Authorization": "Bearer " + access} if access else {})}
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
-                raise Error("bad", f"{url!r} is no server: an URL is like http://127.0.0.1:7420")
+                raise Error("bad", f"{url!r} is no URL of a server, such as http://127.0.0.1:7420")
 
     def ask(self, call: str, patience: float = 5, **fields: Any) -> dict[str, Any]:
         """Make a call, such as "Locks/List", at the first server. It ends when patience is over, in seconds."""
@@ -55,9 +56,9 @@ class Servers:
                 answer = json.loads(text)
             if isinstance(answer, dict) and (status == 200 or "ok" in answer):  # a limit that is used up is no error
                 return answer
-            code, why = "unavailable", f"it answers {status}, and no JSON"
+            code, why = "unavailable", f"HTTP {status}, and not from baton serve"
             if isinstance(answer, dict):
-                code, why = str(answer.get("code", code)), str(answer.get("message", f"it answers {status}"))
+                code, why = str(answer.get("code", code)), str(answer.get("message", why))
         except (OSError, UnicodeError, http.client.HTTPException) as e:
             if isinstance(e, OSError) and e.errno is None and not isinstance(e, http.client.HTTPException) and "timed out" not in str(e):
                 raise  # a signal handler has raised it
@@ -82,31 +83,34 @@ class Servers:
                     return answer.status, answer.read()
             except (OSError, http.client.HTTPException):
                 if now() >= until:
-                    raise TimeoutError(errno.ETIMEDOUT, "it does not answer in time") from None
+                    raise TimeoutError(errno.ETIMEDOUT, "no answer in time") from None
                 raise
             finally:
                 over.cancel()
 
     def answer(self, call: str, until: float = math.inf, **fields: Any) -> dict[str, Any]:
-        """Make a call at each server, once within the time that remains, until one has answered."""
+        """Make a call at each server, once within the time that remains, until one has answered. A call that ends a lease goes on
+        until the lease is over: its handle is good for this lease alone, so a repetition does nothing twice."""
         before: Optional[Error] = None
-        began = now()
-        for left in range(len(self.urls), 0, -1):
+        began, left = now(), len(self.urls)
+        while True:
             try:
                 return self.ask(call, min(5, max(1, (until - now()) / left)), **fields)
             except Error as e:
                 if e.args[0] == "not_found" and (before or began < until <= now()):
                     return {}  # the server before has done it, or it has expired since this began
-                before = e
-                if e.args[0] not in PASSING:
+                before, pause = e, random.uniform(0.1, 0.3)
+                if e.args[0] not in PASSING or left == 1 and not ("handle" in fields and now() + pause < until):
                     raise
-        raise before or Error("bad", "there is no server")
+            if left == 1:
+                time.sleep(pause)
+            left = max(1, left - 1)
 
     def obtain(self, call: str, key: str, wait: Optional[float], ttl: float, owner: Optional[str], kind: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         """Wait in turns for a lock, or an attempt. Returns when the call was sent that got it, and the answer."""
         limit, ttl_ms, began = milliseconds("wait", wait), milliseconds("ttl", ttl), now()
         if not ttl_ms:
-            raise Error("bad", f"ttl is {ttl}: it is a number of seconds above 0")
+            raise Error("bad", f"ttl is {ttl}: it must be a number of seconds above 0")
         op, retry, heard, silent = secrets.token_urlsafe(16), False, began, 0
         try:
             while True:
@@ -144,10 +148,10 @@ def _state(answer: dict[str, Any]) -> str:
             answer["remaining_ms"] + int(answer["token"]), answer["handle"]
         return answer["state"] + ""
     except (LookupError, TypeError, ValueError):
-        raise Error("unavailable", f"a server answers what was not asked{HELP['unavailable']}") from None
+        raise Error("unavailable", f"what answers there is not baton serve{HELP['unavailable']}") from None
 
 
-class Lock:
+class Lock(Block):
     """A lock that is held, and which a thread renews. Its methods are for all threads."""
 
     def __init__(self, key: str, servers: Servers, ttl: float, sent: float, answer: dict[str, Any]) -> None:
@@ -163,6 +167,7 @@ class Lock:
         sent = now()
         try:
             answer = self._servers.ask("Locks/Renew", min(5, self._ttl / 4, self._until - sent), handle=self._handle)
+            self._handle = answer.get("handle") or self._handle  # the secret of the servers is being replaced
             if self._until > now():  # else it has ended, whatever the store says
                 self._until, self._why = max(self._until, sent + answer.get("remaining_ms", 0) / 1000), None
             return self._ttl / 3
@@ -174,7 +179,7 @@ class Lock:
 
     def _own(self) -> None:
         if os.getpid() != self._pid:
-            raise Error("bad", f"the lock {self.key!r} is that of the process that forked: take another")
+            raise Error("bad", f"the lock {self.key!r} belongs to the parent process: take another in this one")
 
     def check(self) -> float:
         """The seconds for which the lock is certain from now. Asks no server. Raises Lost."""
@@ -185,7 +190,7 @@ class Lock:
         return left
 
     def unlock(self) -> None:
-        """Unlock, at another server if one does not answer. Raises Lost if the lock had ended before. A second call does nothing."""
+        """Unlock, as long as the lock lasts if no server answers. Raises Lost if the lock had ended before. A second call does nothing."""
         self._end("Locks/Release")
 
     def _end(self, call: str, **fields: Any) -> None:
@@ -193,19 +198,13 @@ class Lock:
         if not self._ended.is_set():
             self._ended.set()
             over = self._lost or self._until <= now()
-            self._servers.answer(call, self._until, handle=self._handle, **fields)
+            with contextlib.suppress(Error) if over and not fields else contextlib.nullcontext():
+                self._servers.answer(call, self._until, handle=self._handle, **fields)
             if over and not fields:  # what was recorded of an operation stands
                 self.check()  # which raises Lost
 
     def __enter__(self) -> "Lock":
         return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            self.unlock()
-        except Error:
-            if kind is None:  # else the error of the work is the one that counts
-                raise
 
 
 def _keep(lock: Any, ended: threading.Event, servers: Servers, pause: float, handle: str) -> None:
@@ -216,7 +215,7 @@ def _keep(lock: Any, ended: threading.Event, servers: Servers, pause: float, han
             return
         if held._lost or held._until - now() < 0.001:
             return
-        pause = held._renew()
+        pause, handle = held._renew(), held._handle
         del held
 
 
@@ -251,8 +250,7 @@ def once(key: str, work: Callable[[Lock], Optional[str]], wait: Optional[float] 
     attempt = Lock(key, servers, ttl, sent, answer)
     try:
         result = work(attempt) or ""
-        attempt._end("Once/Finish", result=base64.b64encode(result.encode()).decode())
-        return result
+        encoded = base64.b64encode(result.encode()).decode()
     except Failed as e:
         attempt._end("Once/Finish", result=base64.b64encode(e.args[1].encode()).decode(), failed=True)
         raise
@@ -260,17 +258,26 @@ def once(key: str, work: Callable[[Lock], Optional[str]], wait: Optional[float] 
         with contextlib.suppress(Error):
             attempt.unlock()
         raise
+    with keeping(result):
+        attempt._end("Once/Finish", result=encoded)
+    return result
 
 
-def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional[str] = None, urls: Optional[list[str]] = None,
-         access: Optional[str] = None) -> Taken:
-    """Ask a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time."""
+def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional[str] = None, also: Optional[list[dict[str, Any]]] = None,
+         reserve: bool = False, urls: Optional[list[str]] = None, access: Optional[str] = None) -> Taken:
+    """Ask a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time.
+    also: further rules, {"rule": …, "key": …, "cost": …}: all allow it, or none is taken from. reserve: the cost is an estimate."""
     if cost is not None and not isinstance(cost, int):
-        raise Error("bad", f"cost is {cost}: it is a whole number")
+        raise Error("bad", f"cost is {cost}: it must be a whole number")
     servers = Servers(urls, access)
     call = servers.ask if (cost or 0) < 0 else servers.answer  # what was given back is not given back again
-    answer = call("/v1/limit", rule=rule, key=key, cost=cost, tier=tier)
+    answer = call("/v1/limit", rule=rule, key=key, cost=cost, tier=tier, also=also, reserve=reserve)
     return Taken.of(answer["ok"], answer)
+
+
+def settle(reservation: str, cost: int, *, urls: Optional[list[str]] = None, access: Optional[str] = None) -> None:
+    """Tell, within an hour, what was spent of a take with reserve: the rest comes back, what is missing is taken. Only the first call counts."""
+    Servers(urls, access).answer("Limits/Settle", reservation=reservation, cost=cost)
 
 
 def leader(key: str, *, urls: Optional[list[str]] = None, access: Optional[str] = None) -> Optional[Leader]:

@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Objects;
 import java.util.Optional;
+import java.util.function.BiConsumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
 
@@ -36,9 +37,7 @@ public final class Baton {
     }
 
     /** A lock, or null if another process has it. */
-    public static Lock tryLock(String key, Kind kind) {
-        return orNull(() -> lock(key, kind.copy().within(Duration.ZERO)));
-    }
+    public static Lock tryLock(String key, Kind kind) { return orNull(() -> lock(key, kind.copy().within(Duration.ZERO))); }
 
     /**
      * Runs an operation unless it has succeeded before, records the text that work returns, and returns what is recorded. If work
@@ -48,20 +47,29 @@ public final class Baton {
         try (Session session = open()) { // whose end gives up an attempt
             Map<String, Object> answer = session.ask("once", kind.with("key", key));
             if (!Objects.equals(answer.get("run"), true)) return (String) answer.getOrDefault("result", "");
-            Lock attempt = session.locked(key, answer, false);
-            Map<String, Object> outcome = new HashMap<>(Map.of("lock", answer.get("id")));
-            String result;
-            try {
-                result = Objects.requireNonNullElse(work.run(attempt), "");
-            } catch (Failed e) {
-                outcome.put("failed", e.getMessage());
-                session.ask("finish", outcome);
-                throw e;
-            }
-            outcome.put("result", result);
-            session.ask("finish", outcome);
-            return result;
+            return run(work, session.locked(key, answer, false), (failed, text) ->
+                session.ask("finish", Map.of("lock", answer.get("id"), failed ? "failed" : "result", text)));
         }
+    }
+
+    /** Runs the work of an operation, and records the outcome. If that fails, the error has the result of the work. */
+    static <E extends Exception> String run(Work<E> work, Lock attempt, BiConsumer<Boolean, String> finish) throws E {
+        String result = null;
+        Failed failed = null;
+        try {
+            result = Objects.requireNonNullElse(work.run(attempt), "");
+        } catch (Failed e) {
+            failed = e;
+        }
+        try {
+            finish.accept(failed != null, failed != null ? failed.getMessage() : result);
+        } catch (Failure e) {
+            e.result = result;
+            if (failed != null) e.addSuppressed(failed);
+            throw e;
+        }
+        if (failed != null) throw failed;
+        return result;
     }
 
     /** Asks a rule of the agent (--rules) for a cost. */
@@ -86,11 +94,7 @@ public final class Baton {
     private static Session open() { return new Session(Objects.requireNonNullElse(System.getenv("BATON_AGENT"), "/run/baton/agent.sock")); }
 
     static Lock orNull(Supplier<Lock> lock) {
-        try {
-            return lock.get();
-        } catch (Held e) {
-            return null;
-        }
+        try { return lock.get(); } catch (Held e) { return null; }
     }
 
     /** The nanoseconds since the machine has started, also while it was suspended, in hundredths of a second; 0 if it is not Linux. */
@@ -125,7 +129,7 @@ public final class Baton {
         public Kind permits(int n, int of) { return set("mode", "permits").set("n", n).set("of", of); }
 
         static long milliseconds(Duration time) {
-            if (time.isNegative()) throw new Failure("bad", time + " is below 0");
+            if (time.isNegative()) throw new Failure("bad", time + ": a time must be 0 or more");
             return time.compareTo(Duration.ofDays(366)) > 0 ? Duration.ofDays(366).toMillis() : time.plusNanos(999_999).toMillis();
         }
 
@@ -170,6 +174,7 @@ public final class Baton {
     /** The agent, or a server, refused the request, or cannot be reached. */
     public static class Failure extends RuntimeException {
         public final String code; // a word of the protocol, such as "busy", or "agent"
+        public String result; // of once: what the work returned, if that could not be recorded; else null
         transient Map<String, Object> answer = Map.of();
         Failure(String code, String message) { super(message); this.code = code; }
     }

@@ -52,7 +52,7 @@ public final class BatonHttp {
         this.urls = urls.stream().map(url -> url.strip().replaceAll("/+$", "")).toList();
         this.access = access;
         for (String url : urls.isEmpty() ? List.of("") : this.urls) {
-            if (!url.matches("https?://[^/].*")) throw new Baton.Failure("bad", "\"" + url + "\" is no server: an URL is like http://127.0.0.1:7420");
+            if (!url.matches("https?://[^/].*")) throw new Baton.Failure("bad", "\"" + url + "\" is no URL of a server, such as http://127.0.0.1:7420");
         }
     }
 
@@ -61,23 +61,23 @@ public final class BatonHttp {
     public Map<String, Object> ask(String call, Map<String, ?> fields, Duration patience) { return ask(call, fields, patience.toNanos()); }
 
     private Map<String, Object> ask(String call, Map<String, ?> fields, long patience) {
-        String first = urls.get(0), url = first + (call.startsWith("/") ? call : "/baton.v1." + call), code = "unavailable", why;
+        String first = urls.get(0), url = first + (call.startsWith("/") ? call : "/baton.v1." + call), code = "unavailable", why = "";
         var request = HttpRequest.newBuilder(URI.create(url)).header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(Json.write(fields)));
         if (access != null) request.header("Authorization", "Bearer " + access);
         var sent = CLIENT.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString(StandardCharsets.UTF_8));
         try {
             HttpResponse<String> answer = sent.get(patience, TimeUnit.NANOSECONDS); // the timeout of HttpClient ends with the header
-            why = "it answers " + answer.statusCode();
+            why = "HTTP " + answer.statusCode() + ", and not from baton serve";
             Map<String, Object> body = Json.read(answer.body().strip());
             if (answer.statusCode() == 200 || body.containsKey("ok")) return body; // a limit that is used up is no error
             code = "" + body.getOrDefault("code", code);
             why = "" + body.getOrDefault("message", why);
         } catch (TimeoutException e) {
-            why = "it does not answer in time";
+            why = "no answer in time";
         } catch (ExecutionException e) {
             why = Objects.requireNonNullElse(e.getCause().getMessage(), "it cannot be reached (" + e.getCause().getClass().getSimpleName() + ")");
         } catch (IllegalArgumentException e) {
-            why = "it answers no JSON";
+            // why says so
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new Baton.Failure("interrupted", url + ": the thread was interrupted");
@@ -92,26 +92,30 @@ public final class BatonHttp {
         throw Baton.failure(code, url + ": " + why + HELP.getOrDefault(code, ""));
     }
 
-    /** Makes a call at each server, once within the time that remains, until one has answered. An interrupt does not end it. */
+    /**
+     * Makes a call at each server, once within the time that remains, until one has answered. A call that ends a lease goes on until the
+     * lease is over: its handle is good for this lease alone, so a repetition does nothing twice. An interrupt does not end it.
+     */
     private Map<String, Object> answer(String call, Map<String, ?> fields, long until) {
         boolean interrupted = Thread.interrupted();
         try {
             long began = now();
             Baton.Failure before = null;
-            for (int left = urls.size(); left > 0; left--) {
+            for (int left = urls.size();; left = Math.max(1, left - 1)) {
                 try {
                     return ask(call, fields, Math.min(5 * S, Math.max(S, (until - now()) / left)));
                 } catch (Baton.Failure e) {
                     // The server before has done it, or it has expired since this began.
                     if (e instanceof Baton.Lost && (before != null || began < until && until <= now())) return Map.of();
                     boolean again = e.code.equals("interrupted") && Thread.interrupted();
-                    if (!again && !PASSING.contains(e.code)) throw e;
+                    long pause = S / 10 + RANDOM.nextInt((int) S / 5);
+                    if (!again && (!PASSING.contains(e.code) || left == 1 && !(fields.containsKey("handle") && now() + pause < until))) throw e;
+                    if (!again && left == 1) pause(pause);
                     interrupted |= again;
                     left += again ? 1 : 0;
                     before = e;
                 }
             }
-            throw before;
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
         }
@@ -126,7 +130,7 @@ public final class BatonHttp {
         Map<String, Object> what = new HashMap<>(Map.of("key", key));
         long ttl = (kind.ttl == null ? Duration.ofSeconds(15) : kind.ttl).toNanos(), began = now(), heard = began;
         what.put("ttl_ms", Baton.Kind.milliseconds(Duration.ofNanos(ttl)));
-        if (ttl == 0) throw new Baton.Failure("bad", "ttl is 0: it is a time above 0");
+        if (ttl == 0) throw new Baton.Failure("bad", "ttl is 0: it must be above 0");
         if (kind.fields.containsKey("max_hold_ms")) throw new Baton.Failure("bad", "maxHold is for the agent: the ttl bounds a lock over HTTP");
         if ("shared".equals(kind.fields.get("mode"))) what.put("shared", true);
         if ("permits".equals(kind.fields.get("mode"))) what.putAll(Map.of("permits", kind.fields.get("n"), "of", kind.fields.get("of")));
@@ -146,7 +150,7 @@ public final class BatonHttp {
                     if ("HELD".equals(state) || "RUN".equals(state)) {
                         if (!(answer.get("remaining_ms") instanceof Long && answer.get("handle") instanceof String) || !("" + answer.get("token")).matches("\\d{1,18}")) state = null;
                     }
-                    if (!(state instanceof String)) throw new Baton.Failure("unavailable", "a server answers what was not asked" + HELP.get("unavailable"));
+                    if (!(state instanceof String)) throw new Baton.Failure("unavailable", "what answers there is not baton serve" + HELP.get("unavailable"));
                     if (!List.of("WAITING", "REFUSED", "BUSY").contains(state)) return new Got(answer, sent, ttl);
                     String who = ((List<?>) answer.getOrDefault("holders", List.of())).stream().map(h -> "" + ((Map<?, ?>) h).get("owner")).collect(Collectors.joining(", "));
                     failure = new Baton.Held("\"" + key + "\" is held by " + (who.isEmpty() ? "another client" : who));
@@ -206,18 +210,10 @@ public final class BatonHttp {
             return recorded;
         }
         try (Lease attempt = new Lease(key, got)) { // whose end gives up an attempt that is not finished
-            try {
-                String result = Objects.requireNonNullElse(work.run(attempt), "");
-                attempt.end("Once/Finish", Map.of("result", base64(result)));
-                return result;
-            } catch (Baton.Failed e) {
-                attempt.end("Once/Finish", Map.of("result", base64(e.getMessage()), "failed", true));
-                throw e;
-            }
+            return Baton.run(work, attempt, (failed, text) -> attempt.end("Once/Finish",
+                Map.of("failed", failed, "result", Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8)))));
         }
     }
-
-    private static String base64(String text) { return Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8)); }
 
     /** Asks a rule of the servers (--rules) for a cost. If a server does not answer, another one may take it a second time. */
     public Taken take(String rule, String key, long cost) {
@@ -233,10 +229,10 @@ public final class BatonHttp {
     }
 
     private final class Lease extends Baton.Lock {
-        private final String handle;
         private final long ttl;
         private final CountDownLatch ended = new CountDownLatch(1);
         private final AtomicBoolean held = new AtomicBoolean(true);
+        private volatile String handle;
         private volatile long until;
         private volatile Baton.Failure why;
 
@@ -262,6 +258,7 @@ public final class BatonHttp {
             long sent = now(), end = until;
             try {
                 Map<String, Object> answer = ask("Locks/Renew", Map.of("handle", handle), Math.min(Math.min(5 * S, ttl / 4), end - sent));
+                if (answer.get("handle") instanceof String next && !next.isEmpty()) handle = next; // the secret of the servers is being replaced
                 if (end > now() && answer.get("remaining_ms") instanceof Long left) until = Math.max(end, sent + left * (S / 1000));
                 return ttl / 3;
             } catch (Baton.Failure e) {
@@ -290,7 +287,11 @@ public final class BatonHttp {
             boolean over = until <= now() + GRAIN;
             Map<String, Object> fields = new HashMap<>(outcome);
             fields.put("handle", handle);
-            answer(call, fields, until);
+            try {
+                answer(call, fields, until);
+            } catch (Baton.Failure e) {
+                if (!over || !outcome.isEmpty()) throw e;
+            }
             if (over && outcome.isEmpty()) throw lost(); // what was recorded of an operation stands
         }
     }

@@ -40,7 +40,7 @@ public final class Session implements AutoCloseable {
         }
         try {
             channel.configureBlocking(false);
-            if (!channel.connect(UnixDomainSocketAddress.of(path))) throw new IOException("too many wait for it to accept them");
+            if (!channel.connect(UnixDomainSocketAddress.of(path))) throw new IOException("too many processes connect to it at once");
             channel.register(selector, SelectionKey.OP_READ);
             read(0); // the greeting
         } catch (IOException | RuntimeException e) {
@@ -119,8 +119,9 @@ public final class Session implements AutoCloseable {
         Object ok = answer.get("ok"), about = answer.getOrDefault("id", 0L); // 0: about the session
         boolean own = Objects.equals(about, asked), session = Objects.equals(about, 0L);
         if (own && Objects.equals(ok, true)) return answer;
-        if (!Objects.equals(ok, false) || !own && !session) throw new IOException("it has answered what was not asked");
-        Baton.Failure failure = Baton.failure("" + answer.get("error"), "" + answer.get("message"));
+        if (!Objects.equals(ok, false) || !own && !session) throw new IOException("what it answers is not of baton agent");
+        String code = "" + answer.get("error");
+        Baton.Failure failure = Baton.failure(session && asked > 0 && !code.equals("bad") ? "lost" : code, "" + answer.get("message"));
         failure.answer = answer;
         if (session) ended = failure;
         throw failure;
@@ -131,7 +132,7 @@ public final class Session implements AutoCloseable {
         try {
             return Long.parseLong("" + answer.get(name));
         } catch (NumberFormatException e) {
-            throw ended = new Baton.Lost("the agent has answered without " + name);
+            throw ended = new Baton.Lost("what the agent answers is not of baton agent: " + name + " is missing");
         }
     }
 

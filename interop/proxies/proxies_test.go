@@ -231,8 +231,15 @@ func TestNginx(t *testing.T) {
 // nginx runs nginx in front of a site.
 func nginx(t *testing.T, page string) *site {
 	t.Helper()
-	path, dir := testserver.Nginx(t), t.TempDir()
 	s, config := newSite(t, page)
+	s.nginx(t, config)
+	return s
+}
+
+// nginx runs nginx with a configuration whose addresses are filled in.
+func (s *site) nginx(t *testing.T, config string) {
+	t.Helper()
+	path, dir := testserver.Nginx(t), t.TempDir()
 	var text strings.Builder
 	text.WriteString("daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {}\nhttp {\naccess_log off;\n")
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
@@ -243,7 +250,76 @@ func nginx(t *testing.T, page string) *site {
 		t.Fatal(err)
 	}
 	s.run(t, exec.Command(path, "-e", "stderr", "-p", dir, "-c", file))
-	return s
+}
+
+// Two servers behind nginx: one may go, and when both have gone and one comes again, the
+// next call is answered. Events arrive as they happen.
+func TestNginxInFront(t *testing.T) {
+	testserver.Long(t)
+	t.Parallel()
+	store, secret := memstore.New(), make([]byte, 32)
+	start := func(addr string) *httptest.Server {
+		t.Helper()
+		serving, err := server.New(server.Config{Store: store, Secret: secret})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := httpguard.New(httpguard.Config{Address: addr, Proxied: server.Proxied})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := net.Listen("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := &httptest.Server{Listener: l, Config: &http.Server{Handler: d.Handler(serving.Handler())}}
+		s.Start()
+		return s
+	}
+	s, config := &site{front: testserver.FreeAddr(t)}, block(t, "nginx-front")
+	config = strings.ReplaceAll(config, "127.0.0.1:7420", s.front)
+	var servers []*httptest.Server
+	for _, port := range []string{"7421", "7422"} {
+		servers = append(servers, start("127.0.0.1:0"))
+		config = strings.ReplaceAll(config, "127.0.0.1:"+port, servers[len(servers)-1].Listener.Addr().String())
+	}
+	s.nginx(t, config)
+	calls := func(want int) {
+		t.Helper()
+		for i := range 20 {
+			res, err := http.Post("http://"+s.front+"/baton.v1.Locks/Leader", "application/json", strings.NewReader(`{"key":"k"}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			text, _ := io.ReadAll(res.Body) // it is shown
+			_ = res.Body.Close()
+			if res.StatusCode != want {
+				t.Errorf("call %d: %s %s, want %d", i, res.Status, text, want)
+			}
+		}
+	}
+	calls(http.StatusOK)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.front+"/v1/events", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Baton-Prefix", "app/")
+	events, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(events.Body, make([]byte, len("id: 1"))); err != nil { // which a buffer would keep
+		t.Error(err)
+	}
+	_ = events.Body.Close()
+	servers[1].CloseClientConnections()
+	servers[1].Close()
+	calls(http.StatusOK)
+	servers[0].CloseClientConnections()
+	servers[0].Close()
+	calls(http.StatusBadGateway)
+	t.Cleanup(start(servers[0].Listener.Addr().String()).Close)
+	calls(http.StatusOK)
 }
 
 func TestCaddy(t *testing.T) {

@@ -24,12 +24,13 @@ type reserved struct {
 
 // permitsAll reports whether the user may ask all rules of a take, and refuses it if not.
 func (s *session) permitsAll(r request) bool {
-	for _, p := range r.Also {
-		if one := (request{ID: r.ID, Key: p.Key}); !s.permits(one, roles.Limit) {
+	for _, p := range append(r.Also, rules.Part{Key: r.Key, Cost: r.Cost}) {
+		one := request{ID: r.ID, Key: p.Key}
+		if !s.permits(one, roles.Limit) || p.Cost < 0 && !s.permits(one, roles.GiveBack) {
 			return false
 		}
 	}
-	return s.permits(r, roles.Limit)
+	return true
 }
 
 // take asks rules of the agent's rules. A refusal is an answer, and has taken nothing.

@@ -53,6 +53,8 @@ func TestRoles(t *testing.T) {
 			`"do":"take","rule":"login","key":"eve"`,
 			`"do":"take","rule":"login","key":"eve","cost":0`,
 			`"do":"take","rule":"login","key":"login:eve","also":[{"rule":"login","key":"eve"}]`,
+			`"do":"take","rule":"login","key":"login:eve","cost":-1`,
+			`"do":"take","rule":"login","key":"login:eve","cost":0,"also":[{"rule":"login","key":"login:eve","cost":-1}]`,
 			`"do":"once","key":"other"`,
 			`"do":"once","key":"app/x"`,
 		} {

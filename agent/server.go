@@ -79,7 +79,7 @@ type Caller interface {
 	// May returns nil if the caller may do what verb says with a key, else an error that
 	// tells the client so. Verbs are "lock", for locks of every kind and elections; "list",
 	// for who and watch, where the key is the beginning of all keys that are asked for; "limit", for
-	// take; and "once".
+	// take, and "giveback" beside it for a cost below zero; and "once".
 	May(verb, key string) error
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/quick"
+	"github.com/batonhq/baton/internal/roles"
 )
 
 const (
@@ -63,7 +64,8 @@ type Caller interface {
 
 	// May returns nil if the caller may do what verb says with a key, else an error that
 	// tells the client so. Verbs are "lock", for elections, too, "list" with a prefix as the key, "break",
-	// "limit", and "once" with the key of an operation.
+	// "limit", "giveback" beside it for a cost below zero, and "once" with the key of an
+	// operation.
 	May(verb, key string) error
 }
 
@@ -214,6 +216,9 @@ func (s *Server) May(ctx context.Context, verb, key string) error {
 func (s *Server) may(c *call, verb, key string) error {
 	err := c.caller.May(verb, key)
 	if err == nil {
+		if verb == roles.GiveBack && c.caller.Name() != "" { // as often as clients like: a warning, as denials
+			s.cfg.Audit.Warn("a limit is given back", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(key))
+		}
 		return nil
 	}
 	s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "verb", verb, "key", driver.Printable(key))

@@ -71,15 +71,19 @@ func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*ba
 		return *own
 	}
 	q := rules.Request{Rule: r.Rule, Key: r.Key, Tier: r.Tier, Cost: cost(r.Cost)}
-	keys := []string{r.Key}
 	for _, p := range r.Also {
 		q.Also = append(q.Also, rules.Part{Rule: p.Rule, Key: p.Key, Tier: p.Tier, Cost: cost(p.Cost)})
-		keys = append(keys, p.Key)
 	}
-	for _, key := range keys {
-		if err := s.may(c, roles.Limit, key); err != nil {
+	var keys []string
+	for _, p := range append([]rules.Part{{Key: q.Key, Cost: q.Cost}}, q.Also...) {
+		err := s.may(c, roles.Limit, p.Key)
+		if err == nil && p.Cost < 0 {
+			err = s.may(c, roles.GiveBack, p.Key)
+		}
+		if err != nil {
 			return nil, rules.Decision{}, err
 		}
+		keys = append(keys, p.Key)
 	}
 	if r.Rule == "" {
 		return nil, rules.Decision{}, bad("it names no rule")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/limits"
+	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/store/memstore"
@@ -37,7 +38,9 @@ func named(t *testing.T, store driver.Locks, text string) string {
 		}
 		c.Caller = func(r *http.Request) (Caller, error) {
 			name := r.Header.Get("Caller")
-			return someone{name, func(_, key string) bool { return strings.HasPrefix(key, "secret/") }}, nil
+			return someone{name, func(verb, key string) bool {
+				return strings.HasPrefix(key, "secret/") || verb == roles.GiveBack && name == "taker"
+			}}, nil
 		}
 	}))
 }
@@ -114,6 +117,32 @@ func TestLooksGivesBackAndSettles(t *testing.T) {
 			remains(rule, "0")
 		}
 	})
+}
+
+// The verb limit alone gives back nothing but the rest of an own reservation: what counts may
+// have been taken by others.
+func TestGivingBackNeedsItsVerb(t *testing.T) {
+	t.Parallel()
+	addr := named(t, memstore.New(), `rules: [{name: all, requests: 10, period: 1h, for_all: true}, {name: own, requests: 10, period: 1h}]`)
+	take := func(caller, body string) (int, any) {
+		status, a, _ := post(t, addr+"/baton.v1.Limits/Take", body, "Caller", caller)
+		return status, a["remaining"]
+	}
+	take("other", `{"rule":"all","key":"b/x","cost":8}`)
+	for _, body := range []string{
+		`{"rule":"all","key":"a/x","cost":-8}`,
+		`{"rule":"own","key":"a/x","cost":0,"also":[{"rule":"all","key":"a/x","cost":-8}]}`,
+	} {
+		if status, _ := take("taker", body); status != 403 {
+			t.Errorf("%s: %d, want 403", body, status)
+		}
+	}
+	if status, a := take("taker", `{"rule":"all","key":"a/x","cost":0}`); status != 200 || a != "2" {
+		t.Errorf("%d, %v remain, want 2", status, a)
+	}
+	if status, a := take("giver", `{"rule":"all","key":"a/x","cost":-8}`); status != 200 || a != "10" {
+		t.Errorf("with the verb: %d, %v remain, want 10", status, a)
+	}
 }
 
 // Several rules are decided together, and a look, a cost and what is given back do not mix.

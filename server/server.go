@@ -65,7 +65,8 @@ type Config struct {
 	// Logger gets what the store answers with an error as warnings. Defaults to silence.
 	Logger *slog.Logger
 
-	// Audit gets each Break and each denial, with the caller. Defaults to silence.
+	// Audit gets each Break, each denial, and each cost below zero of a caller with a name.
+	// Defaults to silence.
 	Audit *slog.Logger
 }
 

@@ -322,7 +322,7 @@ func (u *users) caller() func(uid int64) (agent.Caller, error) {
 	}
 }
 
-// audited is a caller whose denials are in the audit.
+// audited is a caller whose denials are in the audit, and what is given back to limits.
 type audited struct {
 	*roles.Role
 	log *audit
@@ -331,8 +331,11 @@ type audited struct {
 // May is that of the role.
 func (c audited) May(verb, key string) error {
 	err := c.Role.May(verb, key)
-	if err != nil {
+	switch {
+	case err != nil:
 		c.log.Warn("a request was denied", "caller", c.Name(), "verb", verb, "key", key)
+	case verb == roles.GiveBack:
+		c.log.Warn("a limit is given back", "caller", c.Name(), "key", key)
 	}
 	return err
 }

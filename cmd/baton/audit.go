@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 )
 
-// An audit is a logger for every break, every denial and every change of roles: each is a
-// line of JSON. Denials are warnings.
+// An audit is a logger for every break, every denial, every change of roles, and what is
+// given back to limits: each is a line of JSON. What clients cause at will are warnings.
 type audit struct {
 	*slog.Logger
 	file *auditFile

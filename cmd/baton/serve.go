@@ -103,7 +103,8 @@ does not say what happens then, each server decides alone.
 A browser sees at / the locks and limits of the store (docs/page.md). /metrics is for
 Prometheus, which needs an access token if the clients do.
 
-The audit has a line of JSON for every break, every denial and every change of roles.
+The audit has a line of JSON for every break, every denial, every change of roles, and when
+a caller gives back to a limit.
 
 ` + exitTable,
 		Example: `  baton serve
@@ -435,7 +436,13 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
 	})))
 	if cfg.Limits != nil {
-		may := func(ctx context.Context, domain string) error { return s.May(ctx, roles.Limit, domain+"/") }
+		may := func(ctx context.Context, domain string, gives bool) error {
+			err := s.May(ctx, roles.Limit, domain+"/")
+			if err == nil && gives {
+				err = s.May(ctx, roles.GiveBack, domain+"/")
+			}
+			return err
+		}
 		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: cfg.Logger, May: may})
 		mux.Handle(path, s.Guard(envoy))
 	}

@@ -36,7 +36,8 @@ then send HUP to baton serve. To replace an access token without an interruption
 the new hash behind the one before, with a comma between, until the client has the new
 one.
 
-Verbs are lock, list, break, limit and once. The longest of the prefixes that a key
+Verbs are lock, list, break, limit, giveback and once. giveback, beside limit, is for costs
+below zero, which return what any caller has taken. The longest of the prefixes that a key
 begins with decides.
 
 ` + exitTable,

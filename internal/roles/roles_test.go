@@ -232,7 +232,7 @@ func TestMistakes(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"x " + a, "line 1: a line is NAME CREDENTIALS PREFIX=VERBS …, and this one has 2 columns"},
 		{"x", "has 1 columns"},
-		{"\n\nx " + a + " a/=lokc", "line 3: column 3: verbs are lock, list, break, limit, once, separated by commas: did you mean lock?"},
+		{"\n\nx " + a + " a/=lokc", "line 3: column 3: verbs are lock, list, break, limit, giveback, once, separated by commas: did you mean lock?"},
 		{"x " + a + " a/=" + secret, "verbs are"},
 		{"x " + a + " a/=lock,", "verbs are"},
 		{"x " + a + " a/=lock,lock", "the verb lock is there twice"},

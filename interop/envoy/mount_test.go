@@ -47,7 +47,7 @@ func TestBesideAServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, service := rls.New(rls.Config{Limiter: limiter, May: func(ctx context.Context, domain string) error {
+	path, service := rls.New(rls.Config{Limiter: limiter, May: func(ctx context.Context, domain string, _ bool) error {
 		return main.May(ctx, "limit", domain)
 	}})
 	mux := http.NewServeMux()

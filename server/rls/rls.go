@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"mime"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,9 +64,10 @@ type Config struct {
 	// too. Defaults to "RateLimit-".
 	Headers string
 
-	// May refuses callers: ctx is that of the request. Its error is the answer, Connect's
-	// with its code, any other as PermissionDenied. Defaults to none.
-	May func(ctx context.Context, domain string) error
+	// May refuses callers: ctx is that of the request, and gives says that it gives back hits.
+	// Its error is the answer, Connect's with its code, any other as PermissionDenied.
+	// Defaults to none.
+	May func(ctx context.Context, domain string, gives bool) error
 
 	// Logger is told about domains that the rules do not have, and about what the store
 	// answers if there is no decision: callers do not hear that. Defaults to silence.
@@ -114,7 +116,8 @@ func newService(c Config) *service {
 func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitRequest) (*rlsv1.RateLimitResponse, error) {
 	began := time.Now()
 	if s.May != nil {
-		if err := s.May(ctx, in.GetDomain()); err != nil {
+		gives := slices.ContainsFunc(in.GetDescriptors(), (*rlsv1.RateLimitDescriptor).GetIsNegativeHits)
+		if err := s.May(ctx, in.GetDomain(), gives); err != nil {
 			if as, ok := errors.AsType[*connect.Error](err); ok {
 				return nil, as
 			}

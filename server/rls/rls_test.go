@@ -361,10 +361,10 @@ func serve(t *testing.T, c Config) (url string, client *http.Client) {
 func TestMay(t *testing.T) {
 	t.Parallel()
 	var asked []string
-	c := Config{Limiter: limiter(t, memstore.New(), text), May: func(ctx context.Context, domain string) error {
+	c := Config{Limiter: limiter(t, memstore.New(), text), May: func(ctx context.Context, domain string, gives bool) error {
 		info, _ := connect.CallInfoForHandlerContext(ctx)
 		token := info.RequestHeader().Get("Authorization")
-		asked = append(asked, token+" "+domain)
+		asked = append(asked, fmt.Sprint(token, " ", domain, " ", gives))
 		switch token {
 		case "one":
 			return nil
@@ -375,8 +375,9 @@ func TestMay(t *testing.T) {
 	}}
 	url, client := serve(t, c)
 	to := connect.NewClient[rlsv1.RateLimitRequest, rlsv1.RateLimitResponse](client, url+procedure, connect.WithGRPC())
-	ask := func(token string) (*rlsv1.RateLimitResponse, error) {
-		in := connect.NewRequest(asking("d", "hour=a"))
+	ask := func(token string, gives ...bool) (*rlsv1.RateLimitResponse, error) {
+		in := connect.NewRequest(asking("d", "hour=a hour=b"))
+		in.Msg.Descriptors[1].IsNegativeHits = len(gives) > 0
 		in.Header().Set("Authorization", token)
 		out, err := to.CallUnary(t.Context(), in)
 		if err != nil {
@@ -393,7 +394,10 @@ func TestMay(t *testing.T) {
 	if out, err := ask("one"); err != nil || out.GetStatuses()[0].GetLimitRemaining() != 9 {
 		t.Error(out, err)
 	}
-	if got := strings.Join(asked, ","); got != "two d, d,one d" {
+	if _, err := ask("one", true); err != nil {
+		t.Error(err)
+	}
+	if got := strings.Join(asked, ","); got != "two d false, d false,one d false,one d true" {
 		t.Errorf("asked about %s", got)
 	}
 }

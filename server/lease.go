@@ -139,10 +139,12 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 		defer s.waits.leave(w.caller)
 	}
 	defer q.stopWatching()
-	if w.retry {
-		if err := q.find(ctx, ids[1:]); err != nil {
-			return lease{}, err
-		}
+	secret, err := q.find(ctx, ids)
+	if err != nil {
+		return lease{}, err
+	}
+	if secret > 0 {
+		q.claim.ID = ids[secret]
 	}
 	for {
 		l, err := q.try(ctx)
@@ -167,22 +169,20 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 	}
 }
 
-// find looks for what an earlier call with this op has got under an ID of another secret: the
-// secret is being replaced, and another server has answered that call.
-func (q *waiter) find(ctx context.Context, ids []string) error {
-	for _, id := range ids {
+// find tells which of the IDs of an op, one of each secret, an earlier call has got something
+// under: if the secret is being replaced, another server may have answered that call.
+func (q *waiter) find(ctx context.Context, ids []string) (secret int, err error) {
+	for i := 1; q.w.retry && i < len(ids); i++ {
 		claim := q.claim
-		claim.ID = id
-		l, r := q.renew(ctx, claim, attempting(q.w.ttl))
-		switch r.State {
+		claim.ID = ids[i]
+		switch _, r := q.renew(ctx, claim, attempting(q.w.ttl)); r.State {
 		case driver.Held, driver.Waiting:
-			q.claim = l.claim
-			return nil
+			return i, nil
 		case driver.Unknown:
-			return r.Err
+			return 0, r.Err
 		}
 	}
-	return nil
+	return 0, nil
 }
 
 // keep renews the position that the client is about to be told of. It does not wait for

@@ -58,6 +58,14 @@ func TestRotate(t *testing.T) {
 					if again := to.held(t, &batonv1.AcquireRequest{Key: "k", Op: someOp, Retry: true}); renews(from, again.Handle) != nil {
 						t.Errorf("step %d: a repeated call got %v", i, again)
 					}
+					several := &batonv1.AcquireRequest{Keys: []string{"k1", "k2"}, Op: someOp}
+					first := from.held(t, several)
+					several.Retry = true
+					if again := to.held(t, several); again.Tokens["k1"] != first.Tokens["k1"] {
+						t.Errorf("step %d: a repeated call for several keys got %v after %v", i, again.Tokens, first.Tokens)
+					} else if err := from.releases(t.Context(), again.Handle); err != nil {
+						t.Error(err)
+					}
 					waiting := &batonv1.AcquireRequest{Key: "k", Op: someOp + "2", WaitMs: 10}
 					if got := from.stateOf(t, waiting); got != batonv1.AcquireResponse_WAITING {
 						t.Errorf("step %d: %v, want WAITING", i, got)

@@ -93,10 +93,11 @@ func remainingOf(all []lease, received moment) time.Duration {
 func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, claims []driver.Claim) ([]lease, error) {
 	until := w.received.boot.Add(w.wait)
 	requests := make([]driver.Request, len(claims))
+	keys, secret := s.keys.Load(), 0
 	draw := func(retry bool) {
 		for i, claim := range claims {
 			if claim.ID = driver.NewID(); w.op != "" {
-				claim.ID = s.keys.Load().ClaimIDs(w.caller, w.op, claim, w.ttl)[0]
+				claim.ID = keys.ClaimIDs(w.caller, w.op, claim, w.ttl)[secret]
 			}
 			requests[i] = driver.Request{Claim: claim, TTL: w.ttl, Retry: retry}
 		}
@@ -114,6 +115,12 @@ func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, cl
 		}
 		defer s.waits.leave(w.caller)
 	}
+	q := waiter{s: s, w: w, claim: claims[0]}
+	secret, err := q.find(ctx, keys.ClaimIDs(w.caller, w.op, q.claim, w.ttl))
+	if err != nil {
+		return nil, err
+	}
+	draw(w.retry)
 	known := false // the store may have granted them
 	fail := func(err error) ([]lease, error) {
 		if known && w.op == "" {

@@ -13,6 +13,7 @@ import (
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/driver/check"
 	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/server/batonv1"
 )
@@ -169,7 +170,7 @@ func (s locksService) Proclaim(ctx context.Context, r *batonv1.ProclaimRequest) 
 	case !can:
 		return nil, fmt.Errorf("store %s cannot change the owner that it shows: %w", s.traits.Store, errors.ErrUnsupported)
 	}
-	if err := s.mayHave(c, all[0]); err != nil {
+	if err := s.mayHave(c, all[0].Claim.Key); err != nil {
 		return nil, err
 	}
 	owner, err := s.ownerOf(c, r.Value, r.Instance)
@@ -186,8 +187,8 @@ const (
 	instanceSize = 12 // of the tag behind it
 )
 
-// ReleaseAll implements batonv1connect.LocksHandler. It ends leases of the caller alone, so no
-// role is needed, as for Release.
+// ReleaseAll implements batonv1connect.LocksHandler. It ends leases of the caller alone, but
+// looks at all locks below the prefix: it needs the verb by which the caller got those.
 func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
 	c, err := callOf(ctx)
 	if err != nil {
@@ -195,6 +196,9 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 	}
 	if r.Instance == "" || len(r.Instance) > maxInstance {
 		return nil, bad("the instance has %d bytes, 1 to %d are allowed", len(r.Instance), maxInstance)
+	}
+	if err := s.mayHave(c, r.Prefix); err != nil {
+		return nil, err
 	}
 	name := c.caller.Name()
 	if !s.lists.enter(name, maxLists) {
@@ -208,8 +212,11 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 	// It goes on when the client has gone: it may have given up on a long list.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
 	defer cancel()
-	res := &batonv1.ReleaseAllResponse{}
+	res, seen := &batonv1.ReleaseAllResponse{}, 0
 	for info, err := range s.locks.List(call, r.Prefix) {
+		if seen++; err == nil && seen > lockfeed.MaxKeys {
+			err = &lockfeed.TooManyError{Prefix: r.Prefix}
+		}
 		if err != nil {
 			return nil, err
 		}

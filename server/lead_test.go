@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/store/memstore"
@@ -191,6 +193,25 @@ func TestReleaseAll(t *testing.T) {
 		c.want(200, "y", "Renew", m{"handle": other})
 		c.want(200, "y", "Renew", m{"handle": copied["handle"]})
 	})
+}
+
+// ReleaseAll looks at no more locks than a caller may have, and than one call may.
+func TestReleaseAllIsBounded(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	addr := named(t, store, "rules: []")
+	c := &caller{t: t, addrs: [2]string{addr, addr}}
+	for _, prefix := range []string{"secret/", "once/secret/"} {
+		c.want(403, "x", "ReleaseAll", m{"instance": "web-7", "prefix": prefix})
+	}
+	for i := range lockfeed.MaxKeys + 1 {
+		claim := driver.Claim{Key: fmt.Sprint("k", i), ID: driver.NewID(), Owner: "o", Weight: driver.Whole, Capacity: driver.Whole}
+		if _, err := store.Acquire(t.Context(), driver.Request{Claim: claim, TTL: time.Minute}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.want(200, "x", "ReleaseAll", m{"instance": "web-7", "prefix": "k1"})
+	c.want(429, "x", "ReleaseAll", m{"instance": "web-7"})
 }
 
 // An election: the value of the leader, that it changes, and that others ask it to give way.

@@ -229,12 +229,13 @@ func (s *Server) opened(ctx context.Context, text string) (*call, []handle.Handl
 	return c, all, err
 }
 
-// mayHave checks, at each renewal, that the roles have not changed.
-func (s *Server) mayHave(c *call, h handle.Handle) error {
-	if h.Once {
-		return s.may(c, roles.Once, strings.TrimPrefix(h.Claim.Key, once.LockPrefix))
+// mayHave checks, at each renewal, that the roles have not changed. The key is that of a lock,
+// also of an operation's.
+func (s *Server) mayHave(c *call, key string) error {
+	if of, operation := strings.CutPrefix(key, once.LockPrefix); operation {
+		return s.may(c, roles.Once, of)
 	}
-	return s.may(c, roles.Lock, h.Claim.Key)
+	return s.may(c, roles.Lock, key)
 }
 
 // Renew implements batonv1connect.LocksHandler.
@@ -246,7 +247,7 @@ func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*bato
 	}
 	keys := make([]string, len(handles))
 	for i, h := range handles {
-		if err := s.mayHave(c, h); err != nil {
+		if err := s.mayHave(c, h.Claim.Key); err != nil {
 			return nil, err
 		}
 		keys[i] = h.Claim.Key

@@ -53,7 +53,7 @@ type Event struct {
 type TooManyError struct{ Prefix string }
 
 func (e *TooManyError) Error() string {
-	return fmt.Sprintf("more than %d locks have a holder or a waiter below %q: follow a longer prefix", MaxKeys, driver.Printable(e.Prefix))
+	return fmt.Sprintf("more than %d locks have a holder or a waiter below %q: name a longer prefix", MaxKeys, driver.Printable(e.Prefix))
 }
 
 // known is what a lock was at the last look.

@@ -56,14 +56,11 @@ func (s locksService) Leader(ctx context.Context, r *batonv1.LeaderRequest) (*ba
 }
 
 func (s *Server) leads(c *call, t election.Term) *batonv1.LeaderResponse {
-	value := t.Value
+	value := withoutTag(t.Value)
 	if c.caller.Name() != "" { // then servers put the name of the caller before it
-		if name, rest, ok := strings.Cut(value, ": "); ok && !strings.Contains(name, " ") {
+		if name, rest, ok := strings.Cut(value, "] "); ok && strings.HasPrefix(name, "[") && !strings.Contains(name, " ") {
 			value = rest
 		}
-	}
-	if i := strings.LastIndex(value, instanceMark); i >= 0 && len(value)-i == len(instanceMark)+instanceSize {
-		value = value[:i]
 	}
 	return &batonv1.LeaderResponse{Led: t.Led, Value: strings.ToValidUTF8(value, "�"), Token: t.Token, RemainingMs: millis(t.Remaining)}
 }
@@ -138,8 +135,8 @@ func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key stri
 				cancel(s.unknown(c, err))
 				return
 			}
-			if err := who.May(verb, key); err != nil {
-				cancel(connect.NewError(connect.CodePermissionDenied, errors.New(driver.Printable(err.Error()))))
+			if err := s.may(&call{caller: who, remote: c.remote}, verb, key); err != nil {
+				cancel(err)
 				return
 			}
 		}
@@ -182,10 +179,22 @@ func (s locksService) Proclaim(ctx context.Context, r *batonv1.ProclaimRequest) 
 	return &batonv1.ProclaimResponse{}, names.Rename(call, all[0].Claim, owner)
 }
 
+// callerMark is before the owners of leases of a caller with a name, which has no blank. A
+// library's owner that begins so would lose that in leads: so it is no ": ", as in "http: ".
+func callerMark(name string) string { return "[" + name + "] " }
+
 const (
-	instanceMark = " #"
-	instanceSize = 12 // of the tag behind it
+	instanceMark = " ~#" // likewise, at the end of an owner
+	instanceSize = 12    // of the tag behind it
 )
+
+// withoutTag is an owner without the tag of an instance.
+func withoutTag(owner string) string {
+	if i := strings.LastIndex(owner, instanceMark); i >= 0 && len(owner)-i == len(instanceMark)+instanceSize {
+		return owner[:i]
+	}
+	return owner
+}
 
 // ReleaseAll implements batonv1connect.LocksHandler. It ends leases of the caller alone, but
 // looks at all locks below the prefix: it needs the verb by which the caller got those.
@@ -223,7 +232,7 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 		var grants []string
 		for _, h := range info.Holders {
 			for _, tag := range tags {
-				own := name == "" || strings.HasPrefix(h.Owner, name+": ") || h.Owner == name+tag // and no copy of the tag
+				own := name == "" || strings.HasPrefix(h.Owner, callerMark(name)) || h.Owner == name+tag // and no copy of the tag
 				if own && strings.HasSuffix(h.Owner, tag) && h.Grant != "" {
 					grants = append(grants, h.Grant)
 				}

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,8 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"connectrpc.com/connect"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -20,6 +23,7 @@ import (
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
 	"github.com/batonhq/baton/internal/lockfeed"
+	"github.com/batonhq/baton/internal/roles"
 	"github.com/batonhq/baton/server/batonv1"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/store/memstore"
@@ -172,8 +176,8 @@ func TestReleaseAll(t *testing.T) {
 		if strings.Contains(shown, "web-7") {
 			t.Error("the name of an instance is shown")
 		}
-		_, tag, _ := strings.Cut(shown, "x: job #")
-		copied := c.want(200, "y", "Acquire", m{"key": p + "6", "owner": "x: job #" + tag[:12]})
+		_, tag, _ := strings.Cut(shown, "[x] job ~#")
+		copied := c.want(200, "y", "Acquire", m{"key": p + "6", "owner": "[x] job ~#" + tag[:12]})
 		c.want(400, "x", "ReleaseAll", m{"prefix": p})
 		if a := c.want(200, "x", "ReleaseAll", m{"instance": "web-7", "prefix": p + "nothing"}); a["holders"] != 0.0 {
 			t.Errorf("below another prefix: %v", a)
@@ -278,7 +282,7 @@ func TestElectionOverTheNetwork(t *testing.T) {
 		t.Errorf("%v", a)
 	}
 	c.want(200, "y", "Acquire", m{"key": baton.AskPrefix + "job", "shared": true, "owner": "deploy"})
-	if a := c.want(200, "x", "Renew", m{"handle": held["handle"], "asked": true}); fmt.Sprint(a["asked"]) != "[y: deploy]" {
+	if a := c.want(200, "x", "Renew", m{"handle": held["handle"], "asked": true}); fmt.Sprint(a["asked"]) != "[[y] deploy]" {
 		t.Errorf("%v", a)
 	}
 	if a := c.want(200, "x", "ReleaseAll", m{"instance": "i"}); a["holders"] != 1.0 {
@@ -286,6 +290,39 @@ func TestElectionOverTheNetwork(t *testing.T) {
 	}
 	next("false ")
 	c.want(404, "x", "Proclaim", m{"handle": held["handle"], "value": "late"})
+}
+
+// The value of a leader comes back as the leader gave it, to the server or to the library.
+func TestValueComesBackWhole(t *testing.T) {
+	t.Parallel()
+	store := memstore.New()
+	addr := named(t, store, "rules: []")
+	c := &caller{t: t, addrs: [2]string{addr, addr}}
+	library, err := baton.New(store, baton.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, value := range []string{"http: 10.0.0.7", "word: and: more", "] x", "#7 ~#", "order #123456789012"} {
+		lease, err := library.TryLock(t.Context(), "library", baton.Owner(value))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a := c.want(200, "y", "Leader", m{"key": "library"}); a["value"] != value {
+			t.Errorf("%q came back as %q", value, a["value"])
+		}
+		if err := lease.Unlock(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, value := range []string{"http: 10.0.0.7", "[a] b: c", "] x", "order ~#123456789012", "x ~#123456789012 ~#123456789012"} {
+		for _, instance := range []string{"", "i"} {
+			a := c.want(200, "x", "Acquire", m{"key": "server", "owner": value, "instance": instance})
+			if a := c.want(200, "y", "Leader", m{"key": "server"}); a["value"] != value {
+				t.Errorf("%q came back as %q", value, a["value"])
+			}
+			c.want(200, "x", "Release", m{"handle": a["handle"]})
+		}
+	}
 }
 
 // A server that is being stopped ends its streams, and so does a caller that has too many.
@@ -332,6 +369,26 @@ func TestStreamsEnd(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// A stream that ends because the roles have changed is denied as a call is: the audit has it.
+func TestStreamOfChangedRole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var audit bytes.Buffer
+		s := replica(t, memstore.New(), func(c *Config) { c.Audit = slog.New(slog.NewTextHandler(&audit, nil)) })
+		c := &call{caller: someone{name: "a"}, clear: func() {}, again: func() (Caller, error) {
+			return someone{"a", func(string, string) bool { return true }}, nil
+		}}
+		err := s.stream(context.WithValue(t.Context(), callKey{}, c), &s.streams, 1, roles.Lock, "k", func(ctx context.Context, _ *call) error {
+			<-ctx.Done()
+			return nil
+		})
+		wantCode(t, err, connect.CodePermissionDenied)
+		if !strings.Contains(audit.String(), `"a call was denied" caller=a`) {
+			t.Errorf("the audit has %q", audit.String())
+		}
+	})
 }
 
 // A client that has looked for as long as it wanted to is no failure of the store.

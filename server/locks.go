@@ -134,12 +134,12 @@ func (s *Server) ownerOf(c *call, owner, instance string) (string, error) {
 	case owner == "":
 		owner = name
 	default:
-		owner = name + ": " + owner
+		owner = callerMark(name) + owner
 	}
 	if len(instance) > maxInstance {
 		return "", bad("the instance has %d bytes, at most %d are allowed", len(instance), maxInstance)
 	}
-	if instance != "" {
+	if instance != "" || withoutTag(owner) != owner { // then what leads takes off is this tag
 		owner += instanceMark + s.keys.Load().Tags(c.caller.Name(), instance)[0]
 	}
 	return owner, nil

@@ -177,44 +177,10 @@ func parseShort(line []byte) (r request, ok bool) {
 
 // parseAny reads any line.
 func parseAny(line []byte) (r request, err error) {
-	if !utf8.Valid(line) || !json.Valid(line) {
+	if !utf8.Valid(line) || !json.Valid(line) || bytes.TrimSpace(line)[0] != '{' {
 		return r, &badRequest{"the line is no JSON object", true}
 	}
-	dec := json.NewDecoder(bytes.NewReader(line))
-	dec.UseNumber()
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return r, &badRequest{"the line is no JSON object", true}
-	}
-	for dec.More() {
-		t, e := dec.Token()
-		if e != nil {
-			return r, &badRequest{e.Error(), true}
-		}
-		name, _ := t.(string)
-		i := slices.Index(fieldNames, name)
-		if i < 0 { // the rest is read for the ID
-			var skipped json.RawMessage
-			if e := dec.Decode(&skipped); e != nil {
-				return r, &badRequest{e.Error(), true}
-			}
-			if err == nil {
-				err = bad("there is no field %q%s", name, meant(name, fieldNames))
-			}
-			continue
-		}
-		var value any
-		if e := dec.Decode(&value); e != nil {
-			return r, &badRequest{e.Error(), true}
-		}
-		f := fields(1) << i
-		if r.has&f != 0 && err == nil {
-			err = bad("the field %q is there twice", name)
-		}
-		r.has |= f
-		if e := r.set(f, name, value); e != nil && err == nil {
-			err = e
-		}
-	}
+	err = r.read(line, ^fields(0))
 	switch {
 	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
 		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
@@ -225,6 +191,39 @@ func parseAny(line []byte) (r request, err error) {
 		err = r.check()
 	}
 	return r, err
+}
+
+// read reads JSON that is to be an object, which may have some of the fields. After the first
+// that is wrong it goes on, for the ID.
+func (r *request) read(text []byte, may fields) (err error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return bad("it is no object")
+	}
+	for dec.More() {
+		t, e := dec.Token()
+		name, _ := t.(string)
+		var value json.RawMessage
+		if e == nil {
+			e = dec.Decode(&value)
+		}
+		f := fields(1) << max(0, slices.Index(fieldNames, name))
+		switch {
+		case e != nil:
+			return bad("%v", e)
+		case !slices.Contains(fieldNames, name) || f&may == 0:
+			e = bad("there is no field %q%s", name, meant(name, fieldNames))
+		case r.has&f != 0:
+			e = bad("the field %q is there twice", name)
+		default:
+			r.has |= f
+			e = r.set(f, name, value)
+		}
+		if err == nil {
+			err = e
+		}
+	}
+	return err
 }
 
 // field is where a field is, with the bounds of a number. A list is neither.
@@ -270,7 +269,16 @@ func (r *request) field(f fields) (text *string, number *int64, least, most int6
 }
 
 // set sets one field.
-func (r *request) set(f fields, name string, value any) error {
+func (r *request) set(f fields, name string, text json.RawMessage) error {
+	if f == fieldAlso {
+		return r.setAlso(text)
+	}
+	var value any
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		return bad("%s: %v", name, err)
+	}
 	if f == fieldKeys {
 		list, _ := value.([]any)
 		for _, one := range list {
@@ -293,16 +301,13 @@ func (r *request) set(f fields, name string, value any) error {
 		}
 		return nil
 	}
-	if f == fieldAlso {
-		return r.setAlso(value)
-	}
-	text, number, least, most := r.field(f)
-	if text != nil {
+	where, number, least, most := r.field(f)
+	if where != nil {
 		s, ok := value.(string)
 		if !ok {
 			return bad("%s is not a string", name)
 		}
-		*text = s
+		*where = s
 		return nil
 	}
 	n, ok := value.(json.Number)
@@ -326,25 +331,15 @@ func (r *request) alsoText() (all string) {
 }
 
 // setAlso sets the further rules of a take.
-func (r *request) setAlso(value any) error {
-	list, _ := value.([]any)
-	if n := len(list); n < 1 || n > maxAlso {
+func (r *request) setAlso(text json.RawMessage) error {
+	var list []json.RawMessage
+	if err := json.Unmarshal(text, &list); err != nil || len(list) < 1 || len(list) > maxAlso {
 		return bad("also is a list of 1 to %d rules", maxAlso)
 	}
 	for _, one := range list {
-		object, ok := one.(map[string]any)
-		if !ok {
-			return bad(`also has objects: {"rule":"…","key":"…"}`)
-		}
-		part := request{has: fieldCost}
-		part.Cost = 1
-		for name, v := range object {
-			i := slices.Index(fieldNames, name)
-			if f := fields(1) << max(i, 0); i < 0 || f&(fieldRule|fieldKey|fieldTier|fieldCost) == 0 {
-				return bad("also has no field %q", name)
-			} else if err := part.set(f, name, v); err != nil {
-				return err
-			}
+		part := request{Cost: 1}
+		if err := part.read(one, fieldRule|fieldKey|fieldTier|fieldCost); err != nil {
+			return bad("also has objects such as {\"rule\":\"…\",\"key\":\"…\"}: %v", err)
 		}
 		r.Also = append(r.Also, rules.Part{Rule: part.Rule, Key: part.Key, Tier: part.Tier, Cost: part.Cost})
 	}

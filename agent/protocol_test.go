@@ -69,6 +69,8 @@ func TestParseRefuses(t *testing.T) {
 		{`{"id":1,"do":"lock","Key":"k"}`, `no field "Key"`, false},
 		{`{"id":1,"do":"lock","key":"k","key":"l"}`, `"key" is there twice`, false},
 		{`{"id":1,"do":"lock","key":"k","\u006bey":"l"}`, `"key" is there twice`, false},
+		{`{"id":1,"do":"take","rule":"r","key":"k","also":[{"rule":"r","key":"k","k\u0065y":"l"}]}`, `"key" is there twice`, false},
+		{`{"id":1,"do":"take","rule":"r","key":"k","also":[{"rule":"r","key":"k","n":1}]}`, `no field "n"`, false},
 		{`{"id":1,"do":"lock","key":["k"]}`, "key is not a string", false},
 		{`{"id":1,"do":"lock","key":null}`, "key is not a string", false},
 		{`{"id":1,"do":"lock","key":"\ud800"}`, "surrogate", false},

@@ -256,7 +256,7 @@ func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*bato
 	if err != nil {
 		return nil, err
 	}
-	res := &batonv1.RenewResponse{}
+	res := &batonv1.RenewResponse{Handle: s.keys.Load().Again(c.caller.Name(), r.Handle)}
 	if r.Asked {
 		res.Asked = s.asked(ctx, keys)
 	}

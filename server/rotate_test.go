@@ -88,6 +88,24 @@ func TestRotate(t *testing.T) {
 				}
 			}
 		}
+		for _, ask := range []*batonv1.AcquireRequest{{Key: "k"}, {Keys: []string{"k1", "k2"}}} {
+			rotate(a, before)
+			rotate(b, after, before)
+			old := a.held(t, ask).Handle
+			renewed, err := (locksService{b}).Renew(as(t.Context(), someone{}), &batonv1.RenewRequest{Handle: old})
+			if err != nil || renewed.Handle == "" {
+				t.Fatalf("renewed: %v, %v, want a handle by the new secret", renewed, err)
+			}
+			rotate(a, after)
+			wantCode(t, renews(a, old), connect.CodeInvalidArgument)
+			again, err := (locksService{b}).Renew(as(t.Context(), someone{}), &batonv1.RenewRequest{Handle: renewed.Handle})
+			if err != nil || again.Handle != "" {
+				t.Errorf("renewed once more: %v, %v, want no other handle", again, err)
+			}
+			if err := a.releases(t.Context(), renewed.Handle); err != nil {
+				t.Error(err)
+			}
+		}
 		h := a.held(t, &batonv1.AcquireRequest{Key: "k"}).Handle
 		rotate(b, before)
 		wantCode(t, renews(b, h), connect.CodeInvalidArgument)

@@ -203,8 +203,9 @@ func taken(path string, h http.Handler) (string, http.Handler) {
 // Rotate replaces the secrets: the first seals handles from now on, and what any of them has
 // sealed is accepted. So a secret is replaced in three steps, each of them at all servers
 // before the next: add the new one behind the old one, put it first, remove the old one. The
-// last step waits until the leases have ended that the old one has sealed. Calls that are
-// under way may use either secret. After an error the secrets are as before.
+// last step waits until the leases have ended that the old one has sealed, or were renewed:
+// Renew answers with a handle by the first secret. Calls that are under way may use either
+// secret. After an error the secrets are as before.
 func (s *Server) Rotate(secrets ...[]byte) error {
 	if len(secrets) == 0 {
 		return &ConfigError{"Secret", "is not set"}

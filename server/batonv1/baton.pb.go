@@ -542,7 +542,10 @@ type RenewResponse struct {
 	RemainingMs uint32                 `protobuf:"varint,1,opt,name=remaining_ms,json=remainingMs,proto3" json:"remaining_ms,omitempty"`
 	// The reasons of those who hold the lock "@ask/" and the key: to ask is to acquire that, shared where the store has read
 	// locks, with the reason as the owner.
-	Asked         []string `protobuf:"bytes,2,rep,name=asked,proto3" json:"asked,omitempty"`
+	Asked []string `protobuf:"bytes,2,rep,name=asked,proto3" json:"asked,omitempty"`
+	// While a secret is replaced: the handle of the same lease by the new secret. The one before is of use until the old
+	// secret is removed. Otherwise empty.
+	Handle        string `protobuf:"bytes,3,opt,name=handle,proto3" json:"handle,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -589,6 +592,13 @@ func (x *RenewResponse) GetAsked() []string {
 		return x.Asked
 	}
 	return nil
+}
+
+func (x *RenewResponse) GetHandle() string {
+	if x != nil {
+		return x.Handle
+	}
+	return ""
 }
 
 type ReleaseRequest struct {
@@ -2175,10 +2185,11 @@ const file_server_batonv1_baton_proto_rawDesc = "" +
 	"\x05grant\x18\t \x01(\tR\x05grant\"<\n" +
 	"\fRenewRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\x12\x14\n" +
-	"\x05asked\x18\x02 \x01(\bR\x05asked\"H\n" +
+	"\x05asked\x18\x02 \x01(\bR\x05asked\"`\n" +
 	"\rRenewResponse\x12!\n" +
 	"\fremaining_ms\x18\x01 \x01(\rR\vremainingMs\x12\x14\n" +
-	"\x05asked\x18\x02 \x03(\tR\x05asked\"(\n" +
+	"\x05asked\x18\x02 \x03(\tR\x05asked\x12\x16\n" +
+	"\x06handle\x18\x03 \x01(\tR\x06handle\"(\n" +
 	"\x0eReleaseRequest\x12\x16\n" +
 	"\x06handle\x18\x01 \x01(\tR\x06handle\"\x11\n" +
 	"\x0fReleaseResponse\"\xb2\x01\n" +

@@ -68,7 +68,7 @@ func TestJSONShowsZeros(t *testing.T) {
 		want    string
 	}{
 		{&batonv1.TakeResponse{}, `{"ok":false,"limit":"0","remaining":"0","reset_ms":"0","wait_ms":"0","retry_ms":"0","reservation":"","each":[]}`},
-		{&batonv1.RenewResponse{}, `{"remaining_ms":0,"asked":[]}`},
+		{&batonv1.RenewResponse{}, `{"remaining_ms":0,"asked":[],"handle":""}`},
 		{
 			&batonv1.AcquireResponse{State: batonv1.AcquireResponse_REFUSED},
 			`{"state":"REFUSED","handle":"","token":"0","remaining_ms":0,"holders":[],"waiting":0,"tokens":{}}`,

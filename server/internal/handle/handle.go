@@ -180,6 +180,22 @@ func (k Keys) OpenAll(caller, text string) (all []Handle, err error) {
 	return all, nil
 }
 
+// Again is the text of the same handle by the first secret, or "" if it is sealed by that.
+func (k Keys) Again(caller, text string) string {
+	if len(k) == 1 {
+		return ""
+	}
+	kind := text[:min(len(text), len(prefix))] // several has that length, too
+	if _, err := k[:1].open(kind, caller, text); err == nil {
+		return ""
+	}
+	plain, err := k.open(kind, caller, text)
+	if err != nil {
+		return ""
+	}
+	return k.seal(kind, caller, plain)
+}
+
 // Tags are the texts that stand for an instance of a caller in the owners of its leases, by
 // each secret. Nobody else can make one.
 func (k Keys) Tags(caller, instance string) []string {

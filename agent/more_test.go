@@ -1,6 +1,10 @@
 package agent
 
 import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -127,6 +131,54 @@ func TestTakeThatIsNotAll(t *testing.T) {
 		time.Sleep(ratelimit.SettleWithin + time.Minute) // those that can be settled no more are forgotten
 		c.must(`{"id":15,"do":"take","rule":"tiered","key":"eve","tier":"pro","reserve":true}`)
 		c.refused("bad", `{"id":16,"do":"settle","take":13,"cost":0}`)
+	})
+}
+
+// A client that does not read what it watches misses events, is told so with what stands when
+// it reads again, and keeps its locks. The pipe has no buffer.
+func TestWatchOfClientThatDoesNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHost(t, Config{})
+		deaf := h.dial()
+		defer deaf.Close()
+		in := bufio.NewReaderSize(deaf, 16) // little more than it is asked for
+		next := func(want string) {
+			t.Helper()
+			text, err := in.ReadString('\n')
+			var r reply
+			if err == nil {
+				err = json.Unmarshal([]byte(text), &r)
+			}
+			if got := fmt.Sprint(r.ID, r.OK, " ", r.Event, " ", r.Key); err != nil || strings.TrimSpace(got) != want {
+				t.Fatalf("%q, %v, want %s", text, err, want)
+			}
+		}
+		send := func(text string) {
+			t.Helper()
+			if _, err := io.WriteString(deaf, text+"\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next("0 true")
+		send(`{"id":1,"do":"lock","key":"app/own"}`)
+		next("1 true")
+		send(`{"id":2,"do":"watch","key":"app/"}`)
+		next("2 true got app/own")
+		next("2 true ready")
+		other := h.connect()
+		other.must(`{"id":1,"do":"lock","key":"app/other"}`)
+		if _, err := in.Peek(5); err != nil { // and no more than the beginning of a line
+			t.Fatal(err)
+		}
+		time.Sleep(10 * ttl)
+		other.must(`{"id":2,"do":"unlock","lock":1}`)
+		time.Sleep(10 * ttl)
+		next("2 true got app/other")
+		next("2 true gap")
+		next("2 true got app/own")
+		next("2 true ready")
+		send(`{"id":3,"do":"check","lock":1}`)
+		next("3 true")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/internal/quick"
 	"github.com/batonhq/baton/once"
 	"github.com/batonhq/baton/ratelimit/rules"
@@ -115,6 +116,7 @@ func (c *Config) complete() error {
 // A Server answers the clients of one host. All methods are safe for concurrent use.
 type Server struct {
 	locks *baton.Locker
+	looks *lockfeed.Feeds
 	cfg   Config
 	table table
 	hello []byte
@@ -147,7 +149,7 @@ func New(locks *baton.Locker, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	return &Server{
-		locks: locks, cfg: cfg,
+		locks: locks, looks: lockfeed.New(locks.List), cfg: cfg,
 		table:    table{keys: make(map[string][]*lock)},
 		hello:    line(answer{OK: true, V: Version, Store: locks.Traits().Store}),
 		sessions: make(map[*session]struct{}),

@@ -47,7 +47,8 @@ type session struct {
 	busy    sync.WaitGroup // the goroutines of requests; none begins once ended is set
 
 	writing sync.Mutex
-	silent  bool // nothing is written any more
+	silent  bool   // nothing is written any more
+	rest    []byte // of a line that was written in part
 }
 
 // A lock is what one lock request asked for. It is in the session's locks from the
@@ -392,14 +393,7 @@ func (s *session) write(text []byte, last bool) {
 		s.writing.Unlock()
 		return
 	}
-	s.mu.Lock()
-	until := time.Now().Add(writeTimeout)
-	if end := s.endedAt.Add(grace); s.ended && end.Before(until) {
-		until = end
-	}
-	_ = s.conn.SetWriteDeadline(until)
-	s.mu.Unlock()
-	_, err := s.conn.Write(text)
+	_, err := s.put(text)
 	s.silent = last || err != nil // after half a line there is no other
 	s.writing.Unlock()
 	if err == nil || last {
@@ -410,6 +404,40 @@ func (s *session) write(text []byte, last bool) {
 	if cut {
 		s.server.cfg.Logger.Warn("a client was cut off: it does not read, or has gone", "caller", s.user, "peer", s.peer, "error", err)
 	}
+}
+
+// offer writes a line that the client may miss, and reports whether it has not. It ends no
+// session.
+func (s *session) offer(text []byte) bool {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	if s.silent {
+		return false
+	}
+	n, err := s.put(text)
+	return n > 0 || err == nil // the rest comes before the next line
+}
+
+// put writes what is left of a line, and then another one, of which it returns how much was
+// written. Writing is locked.
+func (s *session) put(text []byte) (n int, err error) {
+	s.mu.Lock()
+	until := time.Now().Add(writeTimeout)
+	if end := s.endedAt.Add(grace); s.ended && end.Before(until) {
+		until = end
+	}
+	_ = s.conn.SetWriteDeadline(until)
+	s.mu.Unlock()
+	before := len(s.rest)
+	if before > 0 {
+		text = append(s.rest, text...)
+	}
+	if n, err = s.conn.Write(text); n <= before {
+		s.rest = s.rest[n:]
+		return 0, err
+	}
+	s.rest = text[n:]
+	return n - before, err
 }
 
 // codeOf says what went wrong in a word.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/internal/roles"
@@ -18,6 +19,10 @@ type watchLine struct {
 	OK   bool   `json:"ok"`
 	What string `json:"event"`
 }
+
+// gap is the event of a watch whose client has read too slowly: what stands follows, until
+// lockfeed.Ready.
+const gap = "gap"
 
 // follow tells what happens to the locks below a prefix, until the session ends.
 func (s *session) follow(r request) {
@@ -37,12 +42,18 @@ func (s *session) follow(r request) {
 	go func() {
 		defer s.busy.Done()
 		defer s.user.watches.Add(-1)
-		err := lockfeed.Follow(s.ctx, s.server.locks.List, r.Key, func(all []lockfeed.Event) error {
+		missed := false
+		err := s.server.looks.Follow(s.ctx, r.Key, func(all []lockfeed.Event) error {
 			if !s.permits(r, roles.List) {
 				return errWatchEnded
 			}
+			if len(all) > 0 && missed {
+				all = slices.Insert(all, 0, lockfeed.Event{What: gap})
+			}
 			for _, e := range all {
-				s.send(line(watchLine{e, r.ID, true, e.What})) // which ends the session of a client that does not read
+				if missed = !s.offer(line(watchLine{e, r.ID, true, e.What})); missed {
+					return lockfeed.Missed
+				}
 			}
 			return nil
 		})

@@ -24,8 +24,9 @@ const (
 	// maxFeeds is how many feeds of events one caller may have: each reads lists.
 	maxFeeds = 8
 
-	// heartbeat is the longest time between two lines to a client.
-	heartbeat = 5 * time.Second
+	// heartbeat is after how long without a line to a client there is one. As a feed tells
+	// something or nothing once a second, no more than five seconds pass.
+	heartbeat = 4 * time.Second
 )
 
 // events sends what happens to the locks below a prefix, as server-sent events.
@@ -35,29 +36,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, r, s.failure(eventsPath, err))
 		return
 	}
-	began := false
-	err = s.stream(r.Context(), &s.feeds, maxFeeds, roles.List, prefix, func(ctx context.Context, c *call) error {
-		out, last := http.NewResponseController(w), time.Now()
-		send := func(text []byte) error {
-			c.answer() // a client that does not read is cut off
-			if _, err := w.Write(text); err != nil {
-				return errGone
-			}
-			if out.Flush() != nil {
-				return errGone
-			}
-			c.rest()
-			last = time.Now()
-			return nil
-		}
-		return lockfeed.Follow(ctx, s.locks.List, prefix, func(all []lockfeed.Event) error {
-			if !began {
-				began = true
-				h := w.Header()
-				h.Set("Content-Type", "text/event-stream")
-				h.Set("Cache-Control", "no-store")
-				h.Set("X-Accel-Buffering", "no") // of nginx
-			}
+	out, began := http.NewResponseController(w), false
+	err = s.stream(r.Context(), &s.feeds, maxFeeds, roles.List, prefix, func(ctx context.Context, _ *call, send sender) error {
+		last := time.Now()
+		return s.looks.Follow(ctx, prefix, func(all []lockfeed.Event) error {
 			var text bytes.Buffer
 			for _, e := range all {
 				data, err := json.Marshal(e)
@@ -72,7 +54,16 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 				}
 				text.WriteString(":\n\n")
 			}
-			return send(text.Bytes())
+			if !began {
+				began = true
+				h := w.Header()
+				h.Set("Content-Type", "text/event-stream")
+				h.Set("Cache-Control", "no-store")
+				h.Set("X-Accel-Buffering", "no") // of nginx
+			}
+			err := send(func() error { _, err := w.Write(text.Bytes()); return errors.Join(err, out.Flush()) })
+			last = time.Now()
+			return err
 		})
 	})
 	switch {
@@ -83,8 +74,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		known := new(connect.Error)
 		errors.As(err, &known) // all errors of stream are
 		why, _ := json.Marshal(map[string]string{"code": known.Code().String(), "message": known.Message()})
-		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 		fmt.Fprintf(w, "event: end\ndata: %s\n\n", why)
+		_ = out.Flush() // stream has bounded how long that takes
 	}
 }
 

@@ -2,9 +2,14 @@ package server
 
 import (
 	"bufio"
+	"errors"
+	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/batonhq/baton/store/memstore"
 )
@@ -124,3 +129,62 @@ func TestEventsThatAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// A client that does not read what happens to locks is cut off, and delays no server that is
+// being stopped. Its connection is a pipe: what it does not read is not taken.
+func TestEventsThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	for _, stops := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := replica(t, memstore.New())
+			l := pipes{make(chan net.Conn), make(chan struct{})}
+			h := HTTPServer(s.Handler())
+			ended := make(chan error, 1)
+			go func() { ended <- h.Serve(l) }()
+			ours, client := net.Pipe()
+			l.conns <- ours
+			if _, err := io.WriteString(client, "GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			began, most := time.Now(), 2*endTimeout
+			if stops {
+				if err := errors.Join(s.Shutdown(t.Context()), h.Shutdown(t.Context())); err != nil {
+					t.Error(err)
+				}
+			} else {
+				most = writeTimeout + time.Second
+				for !s.feeds.enter("", 1) { // as long as the stream is open
+					time.Sleep(time.Second)
+				}
+				s.feeds.leave("")
+				if err := errors.Join(s.Shutdown(t.Context()), h.Close()); err != nil {
+					t.Error(err)
+				}
+			}
+			if d := time.Since(began); d > most {
+				t.Errorf("it took %v", d)
+			}
+			<-ended
+			_ = client.Close()
+		})
+	}
+}
+
+// pipes is a listener for connections without a network.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l pipes) Close() error   { close(l.closed); return nil }
+func (l pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }

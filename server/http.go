@@ -80,10 +80,9 @@ type call struct {
 	caller Caller
 	again  func() (Caller, error) // who calls, by what is known now
 	remote string
-	clear  func()   // the body was read
-	answer func()   // the answer, or a part of it, is about to be written
-	rest   func()   // nothing is to be written for a while
-	undo   []func() // what a client has got that the call does not give it
+	clear  func()              // the body was read
+	within func(time.Duration) // for so long what is written from now on may take; 0: no bound
+	undo   []func()            // what a client has got that the call does not give it
 }
 
 type callKey struct{}
@@ -105,8 +104,13 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		c := &call{remote: r.RemoteAddr, clear: func() {}}
-		c.rest = func() { _ = deadlines.SetWriteDeadline(time.Time{}) }
-		c.answer = func() { _ = deadlines.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+		c.within = func(d time.Duration) {
+			until := time.Time{}
+			if d > 0 {
+				until = time.Now().Add(d)
+			}
+			_ = deadlines.SetWriteDeadline(until)
+		}
 		if r.ContentLength != 0 && r.Body != nil && r.Body != http.NoBody {
 			var reading bound
 			reading.begin(bodyTimeout, func() { _ = deadlines.SetReadDeadline(time.Unix(1, 0)) })
@@ -312,7 +316,7 @@ func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
 		c.clear() // a client may have sent everything and not its end
 		res, err := next(ctx, r)
 		err = c.settle(ctx, err)
-		c.answer()
+		c.within(writeTimeout)
 		if err != nil {
 			return nil, s.failure(r.Spec().Procedure, err)
 		}

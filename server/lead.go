@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -29,6 +30,9 @@ const (
 
 	// recheckEvery is how often it is looked whether a caller still may have a stream.
 	recheckEvery = 5 * time.Second
+
+	// endTimeout is how long a client may take to read the end of a stream.
+	endTimeout = time.Second
 
 	// maxInstance is the length of the longest name of an instance.
 	maxInstance = 256
@@ -67,7 +71,7 @@ func (s *Server) leads(c *call, t election.Term) *batonv1.LeaderResponse {
 
 // Observe implements batonv1connect.LocksHandler.
 func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out *connect.ServerStream[batonv1.LeaderResponse]) error {
-	return s.stream(ctx, &s.streams, maxStreams, roles.Lock, r.Key, func(ctx context.Context, c *call) error {
+	return s.stream(ctx, &s.streams, maxStreams, roles.Lock, r.Key, func(ctx context.Context, c *call, send sender) error {
 		if err := check.Key(r.Key); err != nil {
 			return err
 		}
@@ -82,19 +86,20 @@ func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out
 			if said.Unknown = err != nil; err != nil {
 				s.cfg.Logger.Warn("the store has not answered", "store", s.traits.Store, "call", "Observe", "error", driver.Printable(err.Error()))
 			}
-			c.answer()
-			if err := out.Send(said); err != nil {
-				return errGone
+			if err := send(func() error { return out.Send(said) }); err != nil {
+				return err
 			}
-			c.rest()
 		}
 		return nil
 	})
 }
 
+// A sender sends a part of a stream by write. The error is errGone.
+type sender func(write func() error) error
+
 // stream runs f until it returns, the client has gone, the caller may not do that any more, or
-// the server is being stopped.
-func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key string, f func(context.Context, *call) error) (err error) {
+// the server is being stopped. A client that does not read then has endTimeout for the rest.
+func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key string, f func(context.Context, *call, sender) error) (err error) {
 	defer func() {
 		if err != nil {
 			err = s.failure("a stream", err)
@@ -115,9 +120,19 @@ func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key stri
 	defer of.leave(name)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	var setting sync.Mutex
+	deadline := func(within time.Duration) {
+		setting.Lock()
+		defer setting.Unlock()
+		if ctx.Err() != nil {
+			within = endTimeout
+		}
+		c.within(within)
+	}
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
+		defer deadline(0)
 		for {
 			select {
 			case <-ctx.Done():
@@ -141,7 +156,14 @@ func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key stri
 			}
 		}
 	}()
-	err = f(ctx, c)
+	err = f(ctx, c, func(write func() error) error {
+		deadline(writeTimeout)
+		defer deadline(0)
+		if write() != nil {
+			return errGone
+		}
+		return nil
+	})
 	cause := context.Cause(ctx)
 	cancel(nil)
 	<-watched

@@ -377,10 +377,10 @@ func TestStreamOfChangedRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var audit bytes.Buffer
 		s := replica(t, memstore.New(), func(c *Config) { c.Audit = slog.New(slog.NewTextHandler(&audit, nil)) })
-		c := &call{caller: someone{name: "a"}, clear: func() {}, again: func() (Caller, error) {
+		c := &call{caller: someone{name: "a"}, clear: func() {}, within: func(time.Duration) {}, again: func() (Caller, error) {
 			return someone{"a", func(string, string) bool { return true }}, nil
 		}}
-		err := s.stream(context.WithValue(t.Context(), callKey{}, c), &s.streams, 1, roles.Lock, "k", func(ctx context.Context, _ *call) error {
+		err := s.stream(context.WithValue(t.Context(), callKey{}, c), &s.streams, 1, roles.Lock, "k", func(ctx context.Context, _ *call, _ sender) error {
 			<-ctx.Done()
 			return nil
 		})

@@ -57,7 +57,7 @@ func replica(t *testing.T, store driver.Locks, change ...func(*Config)) *Server 
 
 // as is the context of a call by c.
 func as(ctx context.Context, c Caller) context.Context {
-	return context.WithValue(ctx, callKey{}, &call{caller: c, again: func() (Caller, error) { return c, nil }, clear: func() {}, answer: func() {}, rest: func() {}})
+	return context.WithValue(ctx, callKey{}, &call{caller: c, again: func() (Caller, error) { return c, nil }, clear: func() {}, within: func(time.Duration) {}})
 }
 
 func (s *Server) acquire(ctx context.Context, r *batonv1.AcquireRequest) (*batonv1.AcquireResponse, error) {

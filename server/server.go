@@ -19,6 +19,7 @@ import (
 
 	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/driver"
+	"github.com/batonhq/baton/internal/lockfeed"
 	"github.com/batonhq/baton/ratelimit/rules"
 	"github.com/batonhq/baton/server/batonv1/batonv1connect"
 	"github.com/batonhq/baton/server/internal/codec"
@@ -131,6 +132,7 @@ type Server struct {
 	waits tally // of those that wait, by caller
 	lists tally // of lists under way
 
+	looks          *lockfeed.Feeds
 	streams, feeds tally // of streams that are open
 	health         health
 
@@ -163,6 +165,7 @@ func New(cfg Config) (*Server, error) {
 	if s.locks, err = baton.New(s.store, baton.Config{}); err != nil {
 		return nil, err
 	}
+	s.looks = lockfeed.New(s.locks.List)
 	opts := []connect.HandlerOption{
 		connect.WithCodec(codec.JSON{ContentType: "json"}), connect.WithCodec(codec.JSON{ContentType: "json; charset=utf-8"}),
 		connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress),

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/batonhq/baton/driver"
@@ -63,50 +64,147 @@ type known struct {
 	owners  []string
 }
 
+// A List yields all locks below a prefix that have a holder or a waiter.
+type List func(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error]
+
+// Feeds look at the locks of a store for all who follow them: those with one prefix cost the
+// store what one costs. The methods are safe for concurrent use.
+type Feeds struct {
+	list List
+
+	mu sync.Mutex
+	by map[string]*looks // by prefix
+}
+
+// New makes Feeds of what list yields.
+func New(list List) *Feeds { return &Feeds{list: list, by: make(map[string]*looks)} }
+
+// looks are those at the locks below one prefix, as long as that has readers. Feeds.mu guards
+// what changes.
+type looks struct {
+	prefix  string
+	readers int
+	begun   int           // how many looks have begun
+	last    look          // the last that has ended
+	another chan struct{} // closed when last is another one
+
+	stop  context.CancelFunc
+	ended chan struct{}
+}
+
+// A look is what was seen at a time.
+type look struct {
+	n   int // 0: there was none yet
+	all map[string]known
+	err error
+}
+
+// Missed is an error of tell: its reader has not got the events. Follow goes on, and tells all
+// that stands again.
+var Missed = errors.New("the events were missed")
+
 // Follow tells the locks below a prefix, and then their changes, until ctx ends, which is no
 // error, or tell fails. It looks about twice a second, or as seldom as a look takes a tenth of
-// the time, and calls tell after each look, also with no event. What came and went between two
-// looks is not told; nothing is kept for a reader that is slow, and the present state always
-// comes. The errors are tell's, *TooManyError, that of the first look, and ErrUnsupported.
-func Follow(ctx context.Context, list func(context.Context, string) iter.Seq2[driver.KeyInfo, error], prefix string, tell func([]Event) error) error {
+// the time, and calls tell after each look and once a second, also with no event. What came and
+// went between two looks is not told; nothing is kept for a reader that is slow, and the present
+// state always comes. The errors are tell's, *TooManyError, that of the first look, and
+// ErrUnsupported.
+func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) error) error {
+	l, seen := f.enter(prefix)
+	defer f.leave(l)
 	var before map[string]known
 	var id int64
-	failing := false
+	first, failing := true, false
 	for {
-		began := time.Now()
-		now, err := look(ctx, list, prefix)
+		f.mu.Lock()
+		now, another := l.last, l.another
+		f.mu.Unlock()
 		var events []Event
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil && (before == nil || errors.Is(err, errors.ErrUnsupported) || errors.As(err, new(*TooManyError))):
-			return err
-		case err != nil && !failing:
-			failing, events = true, []Event{{What: Unknown}}
-		case err == nil:
-			events = changes(before, now)
-			if before == nil || failing {
-				events = append(events, Event{What: Ready})
+		if now.n > seen {
+			switch err := now.err; {
+			case err != nil && (first || errors.Is(err, errors.ErrUnsupported) || errors.As(err, new(*TooManyError))):
+				return err
+			case err != nil && !failing:
+				failing, events = true, []Event{{What: Unknown}}
+			case err == nil:
+				events = changes(before, now.all)
+				if before == nil || failing {
+					events = append(events, Event{What: Ready})
+				}
+				before, failing = now.all, false
 			}
-			before, failing = now, false
+			seen, first = now.n, false
 		}
 		for i := range events {
 			id++
 			events[i].ID = id
 		}
-		took := time.Since(began)
-		if err := tell(events); err != nil {
+		if err := tell(events); errors.Is(err, Missed) {
+			before = nil
+		} else if err != nil {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-another:
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// enter makes the caller a reader of the looks that begin from now on.
+func (f *Feeds) enter(prefix string) (l *looks, seen int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if l = f.by[prefix]; l == nil {
+		ctx, stop := context.WithCancel(context.Background())
+		l = &looks{prefix: prefix, another: make(chan struct{}), stop: stop, ended: make(chan struct{})}
+		f.by[prefix] = l
+		go f.look(ctx, l)
+	}
+	l.readers++
+	return l, l.begun
+}
+
+// leave ends the looks, and waits for that, after their last reader.
+func (f *Feeds) leave(l *looks) {
+	f.mu.Lock()
+	l.readers--
+	last := l.readers == 0
+	if last {
+		delete(f.by, l.prefix)
+	}
+	f.mu.Unlock()
+	if last {
+		l.stop()
+		<-l.ended
+	}
+}
+
+func (f *Feeds) look(ctx context.Context, l *looks) {
+	defer close(l.ended)
+	for ctx.Err() == nil {
+		f.mu.Lock()
+		l.begun++
+		now := look{n: l.begun}
+		f.mu.Unlock()
+		began := time.Now()
+		now.all, now.err = read(ctx, f.list, l.prefix)
+		took := time.Since(began)
+		f.mu.Lock()
+		l.last = now
+		close(l.another)
+		l.another = make(chan struct{})
+		f.mu.Unlock()
+		select {
+		case <-ctx.Done():
 		case <-time.After(min(max(soonest, (share-1)*took), latest)):
 		}
 	}
 }
 
-func look(ctx context.Context, list func(context.Context, string) iter.Seq2[driver.KeyInfo, error], prefix string) (map[string]known, error) {
+func read(ctx context.Context, list List, prefix string) (map[string]known, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	all := make(map[string]known)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,23 +19,39 @@ var errAway = errors.New("the store is away")
 
 // listing is a store whose locks a test sets.
 type listing struct {
-	keys []driver.KeyInfo
-	err  error
+	mu    sync.Mutex
+	keys  []driver.KeyInfo
+	err   error
+	takes time.Duration
+	asked atomic.Int64
+}
+
+func (l *listing) set(err error, keys ...driver.KeyInfo) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keys, l.err = keys, err
 }
 
 func (l *listing) list(_ context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
-		if l.err != nil {
-			yield(driver.KeyInfo{}, l.err)
+		l.asked.Add(1)
+		l.mu.Lock()
+		keys, err := l.keys, l.err
+		l.mu.Unlock()
+		time.Sleep(l.takes) // of the store, in fake time
+		if err != nil {
+			yield(driver.KeyInfo{}, err)
 			return
 		}
-		for _, k := range l.keys {
+		for _, k := range keys {
 			if strings.HasPrefix(k.Key, prefix) && !yield(k, nil) {
 				return
 			}
 		}
 	}
 }
+
+func nothing([]Event) error { return nil }
 
 func held(key, grant string, waiters ...string) driver.KeyInfo {
 	k := driver.KeyInfo{Key: key}
@@ -56,7 +74,7 @@ func TestFollow(t *testing.T) {
 		ended := make(chan error, 1)
 		last := int64(0)
 		go func() {
-			ended <- Follow(ctx, store.list, "", func(all []Event) error {
+			ended <- New(store.list).Follow(ctx, "", func(all []Event) error {
 				for _, e := range all {
 					if e.ID <= last {
 						t.Errorf("%d after %d", e.ID, last)
@@ -91,28 +109,110 @@ func TestFollow(t *testing.T) {
 		}
 		next("got a o1", "waits a 1[w]", "got b o2", "ready")
 		next()
-		store.keys = []driver.KeyInfo{held("a", "3"), held("c\xff", "4")}
+		store.set(nil, held("a", "3"), held("c\xff", "4"))
 		next("ended a o1", "got a o3", "waits a 0[]", "ended b o2", "got c� o4")
-		store.err = errAway
+		store.set(errAway)
 		next("unknown")
-		store.err, store.keys = nil, store.keys[:1]
+		store.set(nil, held("a", "3"))
 		next("ended c� o4", "ready")
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		if err := Follow(t.Context(), (&listing{err: errAway}).list, "", nil); !errors.Is(err, errAway) {
+		if err := New((&listing{err: errAway}).list).Follow(t.Context(), "", nothing); !errors.Is(err, errAway) {
 			t.Errorf("the first look: %v", err)
 		}
 		many := &listing{}
 		for i := range MaxKeys + 1 {
 			many.keys = append(many.keys, held(fmt.Sprint(i), "1"))
 		}
-		if err := Follow(t.Context(), many.list, "", nil); !errors.As(err, new(*TooManyError)) {
+		if err := New(many.list).Follow(t.Context(), "", nothing); !errors.As(err, new(*TooManyError)) {
 			t.Errorf("too many: %v", err)
 		}
-		if err := Follow(t.Context(), store.list, "", func([]Event) error { return errAway }); !errors.Is(err, errAway) {
+		if err := New(store.list).Follow(t.Context(), "", func([]Event) error { return errAway }); !errors.Is(err, errAway) {
 			t.Errorf("tell's error: %v", err)
+		}
+	})
+}
+
+// The readers of a prefix cost the store what one costs, each is told what stood after it had
+// come, and nobody looks when the last has gone.
+func TestReadersShareLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &listing{}
+		feeds := New(store.list)
+		follow := func() (told chan string, leave func()) {
+			ctx, cancel := context.WithCancel(t.Context())
+			told = make(chan string, 100)
+			ended := make(chan error, 1)
+			go func() {
+				ended <- feeds.Follow(ctx, "", func(all []Event) error {
+					for _, e := range all {
+						told <- e.What + e.Key
+					}
+					return nil
+				})
+			}()
+			return told, func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		var leave []func()
+		for range 10 {
+			told, end := follow()
+			leave = append(leave, end)
+			if got := <-told; got != Ready {
+				t.Errorf("got %s", got)
+			}
+		}
+		store.set(nil, held("late", "1"))
+		told, end := follow()
+		leave = append(leave, end)
+		if got := <-told; got != Got+"late" {
+			t.Errorf("of what came before its reader: %s", got)
+		}
+		before := store.asked.Load()
+		time.Sleep(10 * time.Second)
+		if n := store.asked.Load() - before; n > 21 {
+			t.Errorf("11 readers asked the store %d times in 10 s", n)
+		}
+		for _, end := range leave {
+			end()
+		}
+		before = store.asked.Load()
+		time.Sleep(10 * time.Second)
+		if n := store.asked.Load() - before; n > 0 || len(feeds.by) > 0 {
+			t.Errorf("without readers the store was asked %d times", n)
+		}
+	})
+}
+
+// A reader is heard of once a second, however long a look takes, and one that has missed
+// events is told all that stands.
+func TestFollowOfSlowStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &listing{takes: 20 * time.Second, keys: []driver.KeyInfo{held("a", "1")}}
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		defer cancel()
+		last, whole := time.Now(), 0
+		if err := New(store.list).Follow(ctx, "", func(all []Event) error {
+			if d := time.Since(last); d > time.Second {
+				t.Errorf("nothing for %v", d)
+			}
+			last = time.Now()
+			if len(all) == 0 {
+				return nil
+			}
+			if len(all) != 2 || all[0].What != Got || all[1].What != Ready {
+				t.Errorf("told %v", all)
+			}
+			whole++
+			return Missed
+		}); err != nil || whole < 3 {
+			t.Errorf("%v, told %d times", err, whole)
 		}
 	})
 }

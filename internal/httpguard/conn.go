@@ -19,14 +19,19 @@ const writeTimeout = 30 * time.Second
 // from one address. Those of a Unix socket have no address. What is beyond that is closed at once, and log gets a warning. A
 // connection fails whose client does not read for half a minute.
 func Bound(l net.Listener, most int, log *slog.Logger) net.Listener {
-	return &listener{Listener: l, most: most, log: log, from: make(map[netip.Addr]int)}
+	return newListener(l, most, log, func(net.Conn) bool { return false })
+}
+
+func newListener(l net.Listener, most int, log *slog.Logger, proxy func(net.Conn) bool) *listener {
+	return &listener{Listener: l, most: most, log: log, proxy: proxy, from: make(map[netip.Addr]int)}
 }
 
 // A listener bounds how many connections there are.
 type listener struct {
 	net.Listener
-	most int
-	log  *slog.Logger
+	most  int
+	log   *slog.Logger
+	proxy func(net.Conn) bool // its connections are those of many clients
 
 	mu   sync.Mutex
 	open int
@@ -41,13 +46,47 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		from := addressOf(c)
-		if !l.enter(from) {
+		leave := l.enter(c, 1)
+		if leave == nil {
 			_ = c.Close()
 			continue
 		}
-		return &conn{Conn: quick.Conn(c), leave: sync.OnceFunc(func() { l.leave(from) })}, nil
+		return &conn{Conn: quick.Conn(c), leave: leave}, nil
 	}
+}
+
+// told is a connection of a proxy that may tell who its client is. The client is counted when
+// that is known.
+type told struct {
+	net.Conn
+	bounds *listener
+	once   sync.Once
+	leave  func()
+}
+
+func (c *told) RemoteAddr() net.Addr {
+	c.once.Do(func() {
+		if c.leave = c.bounds.enter(c.Conn, 0); c.leave == nil {
+			_ = c.Conn.Close()
+		}
+	})
+	return c.Conn.RemoteAddr()
+}
+
+func (c *told) Read(p []byte) (int, error) {
+	if c.RemoteAddr(); c.leave == nil { // what the proxy has sent before may be there
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Read(p)
+}
+
+func (c *told) Close() error {
+	err := c.Conn.Close() // first: RemoteAddr may be waiting for what the proxy tells
+	c.once.Do(func() {})
+	if c.leave != nil {
+		c.leave()
+	}
+	return err
 }
 
 func addressOf(c net.Conn) netip.Addr {
@@ -57,29 +96,33 @@ func addressOf(c net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-func (l *listener) enter(from netip.Addr) bool {
+// enter counts so many connections more, and one of the address of c. It returns what counts
+// them less, or nil if they are more than there may be.
+func (l *listener) enter(c net.Conn, n int) (leave func()) {
+	from := addressOf(c)
+	if l.proxy(c) {
+		from = netip.Addr{}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.open >= l.most || from.IsValid() && l.from[from] >= (l.most+1)/2 {
+	if l.open+n > l.most || from.IsValid() && l.from[from] >= (l.most+1)/2 {
 		if !l.full {
 			l.log.Warn("too many connections: new ones are closed", "open", l.open, "from", from, "open from there", l.from[from])
 		}
 		l.full = true
-		return false
+		return nil
 	}
 	l.full = false
-	l.open++
+	l.open += n
 	l.from[from]++
-	return true
-}
-
-func (l *listener) leave(from netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.open--
-	if l.from[from]--; l.from[from] == 0 {
-		delete(l.from, from)
-	}
+	return sync.OnceFunc(func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open -= n
+		if l.from[from]--; l.from[from] == 0 {
+			delete(l.from, from)
+		}
+	})
 }
 
 // A conn fails if its client does not read.

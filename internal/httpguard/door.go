@@ -62,8 +62,9 @@ type Config struct {
 	// Open are the paths that need no caller.
 	Open []string
 
-	// MaxConns is how many connections there may be; half of them from one address.
-	// Defaults to 10000.
+	// MaxConns is how many connections there may be; half of them from one address. For those
+	// of a proxy that is believed the address is what it tells by the PROXY protocol, if it
+	// does. Defaults to 10000.
 	MaxConns int
 
 	// Proxied reports whether a request is a question of a proxy, which sends what the
@@ -148,17 +149,35 @@ func (d *Door) Listen() (net.Listener, error) {
 // Over bounds the connections of a listener, and reads what proxies say of their clients
 // before a connection's first byte.
 func (d *Door) Over(l net.Listener) net.Listener {
-	l = Bound(l, d.cfg.MaxConns, d.cfg.Logger)
+	believed := func(peer, at net.Addr) bool {
+		addr, _ := remote.Node(peer.String())
+		return d.cfg.Proxies.Believes(addr, at.Network() == "unix")
+	}
+	b := newListener(l, d.cfg.MaxConns, d.cfg.Logger, func(c net.Conn) bool { return believed(c.RemoteAddr(), c.LocalAddr()) })
 	if d.cfg.Proxies.Form == remote.NotForwarded {
-		return l
+		return b
 	}
 	policy := func(o proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
-		if peer, _ := remote.Node(o.Upstream.String()); d.cfg.Proxies.Believes(peer, o.Downstream.Network() == "unix") {
+		if believed(o.Upstream, o.Downstream) {
 			return proxyproto.USE, nil // it may say nothing
 		}
 		return proxyproto.SKIP, nil // what others say is no request
 	}
-	return &proxyproto.Listener{Listener: l, ConnPolicy: policy, ReadHeaderTimeout: proxyTimeout}
+	return &tellers{proxyproto.Listener{Listener: b, ConnPolicy: policy, ReadHeaderTimeout: proxyTimeout}, b}
+}
+
+// tellers is a listener whose connections may be of proxies that tell who their clients are.
+type tellers struct {
+	proxyproto.Listener
+	bounds *listener
+}
+
+func (l *tellers) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if _, ok := c.(*proxyproto.Conn); !ok {
+		return c, err
+	}
+	return &told{Conn: c, bounds: l.bounds}, nil
 }
 
 // proxyTimeout is how long a proxy may take to say who its client is.

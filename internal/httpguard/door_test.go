@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/batonhq/baton/internal/remote"
 	"github.com/batonhq/baton/internal/roles"
 )
 
@@ -271,6 +272,70 @@ func TestConnectionsAreBounded(t *testing.T) {
 	defer bounds.mu.Unlock()
 	if bounds.open != 6 || bounds.from[netip.MustParseAddr("127.0.0.1")] != 2 {
 		t.Errorf("%d are open: %v", bounds.open, bounds.from)
+	}
+}
+
+// Behind a proxy that is believed, its clients share the connections, and not the proxy and
+// others.
+func TestConnectionsOfProxyAreBounded(t *testing.T) {
+	t.Parallel()
+	proxies := remote.Addresses{V4: 32, V6: 128, Form: remote.XForwardedFor, Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}
+	d, err := New(Config{Address: "127.0.0.1:0", MaxConns: 6, Proxies: proxies})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := d.Listen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	connect := func(client string) net.Conn {
+		t.Helper()
+		there, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { there.Close() })
+		if client != "" {
+			client = "PROXY TCP4 " + client + " 127.0.0.1 1001 80\r\n"
+		}
+		if _, err := io.WriteString(there, client+"x"); err != nil {
+			t.Fatal(err)
+		}
+		here, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { here.Close() })
+		return here
+	}
+	open := func(client string, want bool) net.Conn {
+		t.Helper()
+		c := connect(client)
+		if _, err := c.Read(make([]byte, 1)); (err == nil) != want {
+			t.Errorf("%s: %v", client, err)
+		}
+		if !want {
+			_ = c.Close()
+		}
+		return c
+	}
+	const greedy, other = "198.51.100.1", "198.51.100.2"
+	first := open(greedy, true)
+	for range 2 { // half of all
+		open(greedy, true)
+	}
+	open(greedy, false)
+	open(other, true)
+	open("", true)
+	_ = first.Close()
+	_ = first.Close() // twice is once
+	open(greedy, true)
+	bounds := l.(*tellers).bounds
+	bounds.mu.Lock()
+	defer bounds.mu.Unlock()
+	if n := bounds.from[netip.MustParseAddr(greedy)]; bounds.open != 5 || n != 3 {
+		t.Errorf("%d are open, %d of one client: %v", bounds.open, n, bounds.from)
 	}
 }
 

@@ -65,7 +65,7 @@ func (o *outbox) send() {
 		b := o.waiting
 		o.waiting = nil
 		o.mu.Unlock()
-		err := sendAll(o.conn, b)
+		err := o.sendAll(b)
 		o.mu.Lock()
 		if o.waiting == nil && cap(b) <= maxWaiting {
 			o.waiting = b[:0]
@@ -80,20 +80,28 @@ func (o *outbox) send() {
 	}
 }
 
-// sendAll fails if the other side reads nothing for as long as writeTimeout.
-func sendAll(c net.Conn, b []byte) error {
+// sendAll fails if the other side reads nothing for as long as writeTimeout, and if it reads
+// too slowly for what is left when the connection is to be closed.
+func (o *outbox) sendAll(b []byte) error {
 	for {
-		if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		if err := o.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 			return err
 		}
-		n, err := c.Write(b)
+		n, err := o.conn.Write(b)
 		if b = b[n:]; n == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+			return err
+		}
+		o.mu.Lock()
+		closing := o.closing
+		o.mu.Unlock()
+		if closing {
 			return err
 		}
 	}
 }
 
-// close closes the connection once everything is sent.
+// close closes the connection once everything is sent, or, to a client that reads slowly, is
+// given up.
 func (o *outbox) close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -106,3 +106,33 @@ func TestOutboxOfClientThatDoesNotRead(t *testing.T) {
 		}
 	})
 }
+
+// A client that reads a byte now and then keeps no connection that is to be closed.
+func TestOutboxOfSlowClientCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left := make(chan struct{})
+		c, _, other := speaking(t, func() { close(left) })
+		defer other.Close()
+		if _, err := c.Write(make([]byte, maxWaiting)); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		began := time.Now()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			select {
+			case <-left:
+				if d := time.Since(began); d > 2*writeTimeout {
+					t.Errorf("it is closed after %v", d)
+				}
+				return
+			case <-time.After(writeTimeout / 3):
+				if _, err := other.Read(make([]byte, 1)); err != nil && err != io.EOF {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

@@ -132,6 +132,7 @@ type reply struct {
 	Result      *string           `json:"result"`
 	Led         *bool             `json:"led"`
 	Value       string            `json:"value"`
+	Reason      string            `json:"reason"`
 	Locks       []struct {
 		Key, State, Mode, Token, Program string
 		PID                              int

@@ -3,9 +3,13 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"time"
 
+	"github.com/batonhq/baton"
 	"github.com/batonhq/baton/election"
+	"github.com/batonhq/baton/internal/roles"
 )
 
 // leaderTimeout is how long the store may take to say who leads.
@@ -23,9 +27,88 @@ func (s *session) leader(r request) answer {
 	case err != nil:
 		return failure(err)
 	}
+	return leads(t)
+}
+
+func leads(t election.Term) answer {
 	a := answer{OK: true, Led: &t.Led, Value: t.Value}
 	if t.Token > 0 {
 		a.Token = tokenText(t.Token)
 	}
 	return a
+}
+
+// observe tells who leads an election, and each change.
+func (s *session) observe(r request) error {
+	for t, err := range election.Observe(s.ctx, s.server.locks, r.Key) {
+		switch {
+		case err != nil && (errors.As(err, new(*baton.KeyError)) || errors.Is(err, baton.ErrUnsupported)):
+			return err
+		case !s.permits(r, roles.Lock):
+			return errWatchEnded
+		}
+		a := leads(t)
+		a.ID, a.Unknown = r.ID, err != nil
+		s.insist(a)
+	}
+	return nil
+}
+
+// proclaim changes the value of a lock.
+func (s *session) proclaim(r request) answer {
+	lease, _ := s.leaseOf(r)
+	if lease == nil {
+		return notOne(r)
+	}
+	ctx, cancel := context.WithTimeoutCause(s.ctx, leaderTimeout, errors.New("no answer in time"))
+	defer cancel()
+	switch err := lease.Rename(ctx, r.Value); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return answer{Error: codeStore, Message: "the store does not answer"}
+	case err != nil:
+		return failure(err)
+	}
+	return answer{OK: true}
+}
+
+// hear tells each request to release a lock, until the lock ends. A lock is heard for once.
+func (s *session) hear(r request) {
+	lease, heard := s.leaseOf(r)
+	switch {
+	case lease == nil:
+		s.answer(notOne(r))
+		return
+	case heard:
+		s.refuse(r, codeBad, "this session hears the requests to release lock %d already", r.Lock)
+		return
+	}
+	s.answer(answer{ID: r.ID, OK: true})
+	go func() { // ends with the lease
+		for reason := range lease.Asked() {
+			s.insist(answer{ID: r.ID, OK: true, Reason: reason})
+		}
+	}()
+}
+
+// leaseOf is the lease of a lock of one key that the session holds, or nil. It reports whether
+// its requests are heard, and says that they are if r is for that.
+func (s *session) leaseOf(r request) (lease *baton.Lease, heard bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l := s.locks[r.Lock]; l != nil && l.state == held {
+		lease, _ = l.lease.(*baton.Lease)
+		heard, l.hears = l.hears, l.hears || r.Do == doAsked
+	}
+	return lease, heard
+}
+
+func notOne(r request) answer {
+	return answer{ID: r.ID, Error: codeBad, Message: fmt.Sprintf("this session holds no lock %d of one key", r.Lock)}
+}
+
+// insist writes a line that is worth the wait for a client that does not read.
+func (s *session) insist(a answer) {
+	for text := line(a); errors.Is(s.offer(text), os.ErrDeadlineExceeded) && s.ctx.Err() == nil; {
+		continue
+	}
 }

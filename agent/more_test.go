@@ -182,6 +182,45 @@ func TestWatchOfClientThatDoesNotRead(t *testing.T) {
 	})
 }
 
+// An election as its observers see it: the value of the leader, that it changes, and that
+// others ask the leader to give way.
+func TestObserveProclaimAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newFullHost(t)
+		of := &callers{}
+		of.set(t, "uid:7 - job=lock,break other=list @ask/job=lock")
+		h.server.cfg.Caller = of.find
+		leader, seen, other := h.connect(), h.connect(), h.connect()
+		next := func(want string) {
+			t.Helper()
+			r := seen.next()
+			if got := fmt.Sprint(*r.Led, " ", r.Value); r.ID != 5 || got != want {
+				t.Errorf("%v, want %s", r, want)
+			}
+		}
+		seen.refused("denied", `{"id":1,"do":"observe","key":"other"}`)
+		seen.send(`{"id":5,"do":"observe","key":"job"}`)
+		next("false ")
+		leader.must(`{"id":1,"do":"lock","key":"job","value":"one"}`)
+		next("true one")
+		leader.must(`{"id":2,"do":"proclaim","lock":1,"value":"http: two"}`)
+		next("true http: two")
+		leader.must(`{"id":3,"do":"asked","lock":1}`)
+		leader.refused("bad", `{"id":4,"do":"asked","lock":1}`)
+		other.must(`{"id":1,"do":"lock","key":"@ask/job","mode":"shared","value":"a deployment"}`)
+		if r := leader.next(); r.ID != 3 || r.Reason != "a deployment" {
+			t.Errorf("asked: %v", r)
+		}
+		leader.must(`{"id":5,"do":"unlock","lock":1}`)
+		next("false ")
+		leader.refused("bad", `{"id":6,"do":"proclaim","lock":1,"value":"late"}`)
+		leader.refused("bad", `{"id":7,"do":"asked","lock":1}`)
+		leader.refused("bad", `{"id":8,"do":"proclaim","lock":1}`)
+		leader.must(`{"id":9,"do":"lock","keys":["job","job2"]}`)
+		leader.refused("bad", `{"id":10,"do":"proclaim","lock":9,"value":"of which?"}`)
+	})
+}
+
 // A session that watches is told who has, had and wants locks, until it ends or may not any
 // more.
 func TestWatch(t *testing.T) {

@@ -39,6 +39,10 @@ const (
 	doWatch  = "watch"
 	doOnce   = "once"
 	doFinish = "finish"
+
+	doObserve  = "observe"
+	doProclaim = "proclaim"
+	doAsked    = "asked"
 )
 
 // Modes of a lock.
@@ -114,6 +118,11 @@ var verbs = map[string]struct{ needs, may fields }{
 	doPing:   {0, 0},
 	doWatch:  {0, fieldKey},
 	doLeader: {fieldKey, 0},
+
+	doObserve:  {fieldKey, 0},
+	doProclaim: {fieldLock | fieldValue, 0},
+	doAsked:    {fieldLock, 0},
+
 	doTake:   {fieldRule | fieldKey, fieldTier | fieldCost | fieldAlso | fieldReserve},
 	doSettle: {fieldTake | fieldCost, 0},
 	doOnce:   {fieldKey, fieldWait | fieldMaxHold | fieldRequest},
@@ -453,9 +462,12 @@ type answer struct {
 	Attempts int64   `json:"attempts,omitempty"`
 	Result   *string `json:"result,omitempty"`
 
-	// Of leader.
-	Led   *bool  `json:"led,omitempty"`
-	Value string `json:"value,omitempty"`
+	// Of leader and observe.
+	Led     *bool  `json:"led,omitempty"`
+	Value   string `json:"value,omitempty"`
+	Unknown bool   `json:"unknown,omitempty"` // the store does not answer
+
+	Reason string `json:"reason,omitempty"` // of asked
 }
 
 // each tells how one of several rules stands.

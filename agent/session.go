@@ -71,6 +71,7 @@ type lock struct {
 	timer    *time.Timer // fires at until
 
 	attempt *attempt // of an operation; nil: a lock. It never changes
+	hears   bool     // the client hears of requests to release it
 }
 
 // A holding is a *baton.Lease, or the *baton.Leases of several keys.
@@ -160,7 +161,7 @@ func (s *session) do(r request, received time.Time) {
 		}
 	case doWatch:
 		if s.permits(r, roles.List) {
-			s.follow(r)
+			s.stream(r, func() error { return s.follow(r) })
 		}
 	case doPing:
 		s.answer(answer{ID: r.ID, OK: true})
@@ -168,6 +169,14 @@ func (s *session) do(r request, received time.Time) {
 		if s.permits(r, roles.Lock) {
 			s.ask(r, s.leader)
 		}
+	case doObserve:
+		if s.permits(r, roles.Lock) {
+			s.stream(r, func() error { return s.observe(r) })
+		}
+	case doProclaim:
+		s.ask(r, s.proclaim)
+	case doAsked:
+		s.hear(r)
 	case doTake:
 		if s.permitsAll(r) {
 			s.ask(r, s.take)
@@ -406,16 +415,19 @@ func (s *session) write(text []byte, last bool) {
 	}
 }
 
-// offer writes a line that the client may miss, and reports whether it has not. It ends no
-// session.
-func (s *session) offer(text []byte) bool {
+// offer writes a line that the client may miss: it ends no session. After an error the client
+// has not got it.
+func (s *session) offer(text []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	if s.silent {
-		return false
+		return net.ErrClosed
 	}
 	n, err := s.put(text)
-	return n > 0 || err == nil // the rest comes before the next line
+	if n > 0 { // the rest comes before the next line
+		return nil
+	}
+	return err
 }
 
 // put writes what is left of a line, and then another one, of which it returns how much was

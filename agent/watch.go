@@ -24,8 +24,9 @@ type watchLine struct {
 // lockfeed.Ready.
 const gap = "gap"
 
-// follow tells what happens to the locks below a prefix, until the session ends.
-func (s *session) follow(r request) {
+// stream runs f, which tells the client something until the session ends, unless the user has as
+// many watches as may be.
+func (s *session) stream(r request, f func() error) {
 	s.mu.Lock()
 	if s.ended {
 		s.mu.Unlock()
@@ -42,21 +43,7 @@ func (s *session) follow(r request) {
 	go func() {
 		defer s.busy.Done()
 		defer s.user.watches.Add(-1)
-		missed := false
-		err := s.server.looks.Follow(s.ctx, r.Key, func(all []lockfeed.Event) error {
-			if !s.permits(r, roles.List) {
-				return errWatchEnded
-			}
-			if len(all) > 0 && missed {
-				all = slices.Insert(all, 0, lockfeed.Event{What: gap})
-			}
-			for _, e := range all {
-				if missed = !s.offer(line(watchLine{e, r.ID, true, e.What})); missed {
-					return lockfeed.Missed
-				}
-			}
-			return nil
-		})
+		err := f()
 		var many *lockfeed.TooManyError
 		switch {
 		case err == nil, errors.Is(err, errWatchEnded), errors.Is(err, context.Canceled):
@@ -66,6 +53,25 @@ func (s *session) follow(r request) {
 			s.fail(r.ID, err)
 		}
 	}()
+}
+
+// follow tells what happens to the locks below a prefix.
+func (s *session) follow(r request) error {
+	missed := false
+	return s.server.looks.Follow(s.ctx, r.Key, func(all []lockfeed.Event) error {
+		if !s.permits(r, roles.List) {
+			return errWatchEnded
+		}
+		if len(all) > 0 && missed {
+			all = slices.Insert(all, 0, lockfeed.Event{What: gap})
+		}
+		for _, e := range all {
+			if missed = s.offer(line(watchLine{e, r.ID, true, e.What})) != nil; missed {
+				return lockfeed.Missed
+			}
+		}
+		return nil
+	})
 }
 
 // errWatchEnded is for a user who may not watch any more, and has been told.

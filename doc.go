@@ -9,42 +9,44 @@
 //
 // # What is promised
 //
-// Exclusive: no two leases that exclude each other are valid at the same instant. A lease counts from when its request was sent. It and its contexts end
-// before the store can grant the lock to another holder.
+// Exclusive: no two leases that exclude each other are valid at the same instant. A lease
+// counts from when its request was sent. The lease and its contexts end before the store
+// can grant the lock to another holder.
 //
-// Fencing: every grant carries a token that is higher than that of every earlier
-// grant of the key. Pass it to what the lock protects, and make that refuse a lower
-// token after a higher one.
+// Fencing: every grant carries a token that is higher than that of every earlier grant of
+// the key. Pass the token to what the lock protects. That must refuse a lower token after
+// a higher one.
 //
-// Liveness: a holder that crashed blocks the others for at most its TTL, a waiter
-// that crashed for at most 3 seconds, and nothing needs to be cleaned up by hand.
+// Liveness: a crashed holder blocks the others for at most its TTL, a crashed waiter for
+// at most 3 seconds. No cleanup by hand is needed.
 //
-// Order: stores with the trait FIFO grant locks in the order in which processes
-// asked; inside a process the order is that of the calls.
+// Order: stores with the trait FIFO grant locks in the order in which processes asked.
+// Inside a process the order is that of the calls.
 //
-// Several keys: LockAll takes all or none, and no two calls of it wait for each
-// other in a circle. Each key has a token of its own.
+// Several keys: LockAll takes all or none. Calls of LockAll never deadlock with each
+// other. Each key has a token of its own.
 //
 // # What is not
 //
-// No lock with an expiry can prevent that a process writes after its lease has ended:
-// a program may stop for a minute between the look at its lease and the write. That
-// is what the token is for. GUARANTEES.md says what
-// each store promises and what it does not. Package guard says, with examples,
-// which token to pass, where to check it, what to do about a resource that cannot
-// be changed, and what happens if the process stops.
+// No lock with an expiry can prevent a write after the end of its lease: a program may
+// pause for a minute between its look at the lease and the write. The token is for that
+// case. GUARANTEES.md says what each store promises and what it does not. Package guard
+// says, with examples, which token to pass, where to check it, and what to do about a
+// resource that cannot be changed.
 //
 // # How it works
 //
-// Goroutines of one process that call Lock for the same key form one local queue, and
-// only its front asks the store: however many they are, the store has one waiter.
-// MaxWaiting bounds both queues. A
-// read lock or permits leave the local queue as soon as they are held, so that one
-// process can hold several. Unlock hands the exclusive lock over to the next goroutine
-// without a request to the store, with a higher token each time, up to 31 times and
-// only within a quarter of a second from the store's grant: then other processes have
-// waited long enough. A Locker renews all its leases in batches, by a timer that stops
-// when nothing is held or waited for, so that it needs no Close.
+// Goroutines of one process that call Lock for the same key form one local queue. Only
+// its front asks the store, so the store has one waiter for all of them. MaxWaiting
+// bounds both queues. A read lock or permits leave the local queue as soon as they are
+// held, so that one process can hold several.
+//
+// Unlock hands the exclusive lock over to the next goroutine without a request to the
+// store, with a higher token each time. It does so up to 31 times, within a quarter of a
+// second from the store's grant; then another process gets its turn.
+//
+// A Locker renews all its leases in batches. Its timer stops when no lock is held or
+// waited for, so a Locker needs no Close.
 //
 // # A Lock call
 //
@@ -90,15 +92,14 @@
 // same owner, if enough of the TTL is left, and if the lease was not pinned or
 // renamed. Otherwise it releases, and the next goroutine requests.
 //
-// A front whose context ends while it is queued, or while its request is under way, leaves
-// its position to the next goroutine that asks for the same: the kind, owner, TTL, MinHold
-// and MaxWaiting. That goroutine is the front then and waits on, and the store learns
-// nothing. So a process whose callers give up soon keeps its position.
+// A front whose context ends while it is queued, or while its request is under way,
+// leaves its position to the next goroutine that asks for the same kind, owner, TTL,
+// MinHold and MaxWaiting. That goroutine becomes the front; the store sees no change. So
+// a process whose callers give up soon keeps its position.
 //
-// A call ends without a lease when its context does (a grant from the store that came
-// first is a lease all the same), when the store refuses, or when the store has not
-// answered for Config.TTL, at least 5s. The Locker then releases in the background
-// what the store may still have.
+// A call ends without a lease when its context does (unless the store's grant came
+// first), when the store refuses, or when the store has not answered for Config.TTL, at
+// least 5s. The Locker then releases in the background what the store may still have.
 //
 // In the source, locker.go has the upper half of this picture, lease.go has Unlock.
 // Package internal/acquire has the acquisition, with a method for each event. keeper.go

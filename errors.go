@@ -10,39 +10,39 @@ import (
 )
 
 var (
-	// ErrHeld says that another holder has the lock, or that it has waiters. The
-	// error is a *HeldError. That of a Lock that waited until its context ended is
-	// the context's, too.
+	// ErrHeld says that another holder has the lock, or that it has waiters. The error is
+	// a *HeldError. A Lock that waited until its context ended returns both the context's
+	// error and, if the holder is known, this one.
 	ErrHeld = driver.ErrHeld
 
-	// ErrQueueFull says that as many wait for the lock as MaxWaiting allows. The error
-	// is a *QueueFullError.
+	// ErrQueueFull says that MaxWaiting callers wait already. The error is a
+	// *QueueFullError.
 	ErrQueueFull = driver.ErrQueueFull
 
 	// ErrLost says that a lease ended before its holder unlocked it. The
 	// error is a *LostError, which knows the cause.
 	ErrLost = errors.New("lease lost")
 
-	// ErrNested says that the caller's context already holds a lease on
-	// the key, so that waiting for the lock would be waiting for itself.
+	// ErrNested says that the caller's context holds a lease on the key, so the call
+	// would wait for itself.
 	ErrNested = acquire.ErrNested
 
-	// ErrCountedOn says that a lease cannot be downgraded or detached, because
-	// nested leases count on it or another call is changing it.
+	// ErrCountedOn says that a lease cannot be downgraded or detached, because nested
+	// leases need it or another call is changing it.
 	ErrCountedOn = acquire.ErrCountedOn
 
-	// ErrUnknown says that the answer was lost: what was asked for may or may not
-	// have happened. What it may have left in the store ends within the TTL.
+	// ErrUnknown says that the answer was lost: the request may or may not have taken
+	// effect. What it may have left in the store ends within the TTL.
 	ErrUnknown = driver.ErrUnknown
 
 	// ErrUnavailable says that the store could not be reached or would not serve.
 	ErrUnavailable = driver.ErrUnavailable
 
-	// ErrDenied says that the store does not let this user in, or not do that: a password is
-	// wrong, or a right is missing. To ask again does not help.
+	// ErrDenied says that the store denies access: a password is wrong, or a right is
+	// missing. Another try does not help.
 	ErrDenied = driver.ErrDenied
 
-	// ErrUnsupported says that the store cannot do what was asked for.
+	// ErrUnsupported says that the store lacks the ability.
 	ErrUnsupported = errors.ErrUnsupported
 )
 
@@ -60,11 +60,10 @@ type (
 	// of permits.
 	CapacityError = driver.CapacityError
 
-	// NotLockError refuses a key under which the store has something else than a
-	// lock.
+	// NotLockError refuses a key under which the store has something other than a lock.
 	NotLockError = driver.NotLockError
 
-	// KeyError refuses a key that no lock can have.
+	// KeyError refuses a key that is not legal.
 	KeyError = driver.KeyError
 )
 
@@ -76,14 +75,14 @@ const (
 	// out of reach, or this process did not run.
 	Expired = Cause(acquire.Expired)
 
-	// Gone: the store does not know the lease any more. A person broke the lock or
-	// deleted it, or the store forgot it.
+	// Gone: the store does not know the lease any more. It was broken or deleted, or the
+	// store lost its data.
 	Gone = Cause(acquire.Gone)
 
 	// Overheld: the lease was held for Config.MaxHold.
 	Overheld = Cause(acquire.Overheld)
 
-	// Detached: the lease was detached, so that Attach can take it up elsewhere.
+	// Detached: the lease was detached; Attach can continue it.
 	Detached = Cause(acquire.Detached)
 
 	// Released: the lease was unlocked.
@@ -106,15 +105,14 @@ func (c Cause) String() string {
 	return "unknown cause"
 }
 
-// LostError says that a lease has ended and why. It is the context.Cause of
-// contexts from Lease.Context, unless the lease was unlocked.
+// LostError says that a lease has ended and why. It is the context.Cause of contexts from
+// Lease.Context, unless the lease was unlocked.
 type LostError struct {
 	Key   string
 	Token int64
 	Cause Cause
 
-	// Err is the last error of the store before the lease expired, if there was
-	// any.
+	// Err is the last error of the store before the lease expired, if any.
 	Err error
 }
 
@@ -136,8 +134,8 @@ func fail(verb, key string, err error) error {
 	return fmt.Errorf("baton: %s %q: %w", verb, key, err)
 }
 
-// whyEnded says why ctx has ended. errors.Is finds the context's error and its
-// cause.
+// whyEnded returns the reason for the end of ctx. errors.Is finds the context's error and
+// its cause in it.
 func whyEnded(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -146,9 +144,9 @@ func whyEnded(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// blame turns the error of a call to the store into the caller's error. If the
-// caller's ctx has ended, that is the reason. If only a bound of this package has
-// ended, the context error is hidden, because it is not the caller's.
+// blame makes the caller's error of the error of a call to the store. If the caller's ctx
+// has ended, that is the reason. The end of a context of this package is hidden: it is
+// not the caller's.
 func blame(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
@@ -159,8 +157,8 @@ func blame(ctx context.Context, err error) error {
 	return err
 }
 
-// explain adds the store's last error to err, the reason why a caller's context has ended.
-// Without it an outage looks like a lock that is held. said may be nil.
+// explain adds the store's last error, which may be nil, to err, the reason for the end
+// of ctx. Without it an outage looks like a lock that is held.
 func explain(ctx context.Context, err, said error) error {
 	if ctx.Err() == nil || said == nil {
 		return err

@@ -9,34 +9,33 @@ import (
 )
 
 // Events are functions that a Locker calls when something happens to its locks, for
-// metrics, traces and tests. Any of them may be nil, and then costs nothing. The
-// goroutines that do the work call them, several at a time, with no mutex of this
-// package locked. They must return soon: a lock may be held meanwhile. If Waiting or
-// Acquired panics, the call gives up what it has, so that a program that recovers from
-// it does not hold a lock without knowing.
+// metrics, traces and tests. Any of them may be nil and then costs nothing. The
+// goroutines that do the work call them, several at a time, with no mutex of this package
+// locked. The functions must return soon: a lock may be held meanwhile. If Waiting or
+// Acquired panics, the call gives up its lock or position, so that a program that
+// recovers holds no lock unknowingly.
 //
-// The context is that of the call which asked for the lock. Lost and Released, which
-// come after that call, get its values without its end. Renewed gets the background
-// context.
+// The context is that of the call which asked for the lock. Lost and Released, which come
+// after that call, get its values without its end. Renewed gets the background context.
 //
-// A call for a lock that was refused before it asked for anything, for example because
-// of a bad key, calls none of them; nor does a nested lock.
+// A call that was refused before it asked for a lock, for example because of a bad key,
+// causes no event. Neither does a nested lock.
 type Events struct {
 	// Waiting is called when a call has to wait, at most once for each call and key.
 	// Exactly one of Acquired and Failed follows.
 	Waiting func(context.Context, LockEvent)
 
-	// Acquired is called when a lease was issued, by Lock, TryLock, Attach, and for
-	// each key by LockAll and TryLockAll. Exactly one of Lost and Released follows,
-	// which another goroutine may call first. The leases that are held now are those
-	// of Acquired less those of Lost and Released.
+	// Acquired is called when a lease was issued, by Lock, TryLock, Attach, and for each
+	// key by LockAll and TryLockAll. Exactly one of Lost and Released follows; another
+	// goroutine may call that first. The number of held leases is that of Acquired less
+	// those of Lost and Released.
 	Acquired func(context.Context, LockEvent)
 
-	// Failed is called when a call asked for a lock and did not get it.
+	// Failed is called when a call asked for a lock and got none.
 	Failed func(context.Context, LockEvent)
 
-	// Renewed is called for every request by which the Locker, in the background, renews
-	// leases, or positions in the store's queue.
+	// Renewed is called for every background request that renews leases, or positions in
+	// the store's queue.
 	Renewed func(context.Context, RenewalEvent)
 
 	// Lost is called when a lease ended without an Unlock or a Detach.
@@ -46,42 +45,41 @@ type Events struct {
 	Released func(context.Context, LockEvent)
 }
 
-// A LockEvent says what has happened to one lock. More fields may be added.
+// A LockEvent is one event of one lock. Fields may be added.
 type LockEvent struct {
 	Store string // the short name of the store: "redis"
 	Key   string
 
-	// Shared says that it is about a read lock. Permits and Of are 0 unless it is
-	// about Permits of the Of that the key has.
+	// Shared says that the lock is a read lock. Permits and Of are those of the option
+	// Permits, else 0.
 	Shared      bool
 	Permits, Of int
 
-	// Local says that a goroutine waits behind others of its process; that it
-	// acquired the lock from another goroutine of its process; that the lock was
-	// released to one.
+	// Local says that another goroutine of this process is involved: the caller waits
+	// behind it (Waiting), got the lock from it (Acquired), or left the lock to it
+	// (Released).
 	Local bool
 
-	// Queued says, for Acquired and Failed, that the call had to wait, so that
-	// Waiting came before. The calls that wait now are those of Waiting less those
-	// of Acquired and Failed with Queued.
+	// Queued says, for Acquired and Failed, that the call had to wait, so that Waiting
+	// came before. The number of waiting calls is that of Waiting less those of Acquired
+	// and Failed with Queued.
 	Queued bool
 
-	// Since is when Waiting was called, for that, and for the Acquired or Failed that
-	// follows: the same value. It is zero if the call did not have to wait, or if there
-	// is no Waiting.
+	// Since is when Waiting was called. The Acquired or Failed that follows has the same
+	// value. It is zero if the call did not wait, or if Events.Waiting is nil.
 	Since time.Time
 
 	Token  int64         // of the lease; 0 for Waiting and Failed
-	Waited time.Duration // since the call; 0 but for Acquired and Failed
-	Held   time.Duration // how long the lease lasted; 0 but for Lost and Released
+	Waited time.Duration // since the call; only for Acquired and Failed
+	Held   time.Duration // how long the lease lasted; only for Lost and Released
 
-	// Err is what the call returned, for Failed; the *LostError, for Lost; what
-	// Unlock returned, or a *LostError with the cause Detached, for Released.
+	// Err is what the call returned, for Failed; the *LostError, for Lost; for Released
+	// what Unlock returned, or a *LostError with the cause Detached.
 	Err error
 }
 
-// A RenewalEvent describes one request that renewed leases, and positions in the store's
-// queue. More fields may be added.
+// A RenewalEvent is one request that renewed leases, or positions in the store's queue.
+// Fields may be added.
 type RenewalEvent struct {
 	Store  string
 	Claims int           // leases and positions that the request carried
@@ -89,13 +87,12 @@ type RenewalEvent struct {
 	Took   time.Duration // how long the request took
 	Err    error         // of the first that failed
 
-	// Slack is the least time that one of the leases had left before it would have
-	// been lost, when the answer came; 0 if the request carried positions only. It is
-	// negative if the answer came too late.
+	// Slack is the least time that one of the leases had left, when the answer came,
+	// before it would have been lost. It is negative if the answer came too late, and 0
+	// if the request had only positions.
 	Slack time.Duration
 }
 
-// event is a LockEvent without what is special about it.
 func (l *Locker) event(key string, weight, capacity int64) LockEvent {
 	e := LockEvent{Store: l.traits.Store, Key: key}
 	switch {
@@ -121,7 +118,6 @@ type observed struct {
 	local            bool      // another goroutine of this process handed the lock over
 }
 
-// observe begins to observe a call.
 func (l *Locker) observe(ctx context.Context, key string, a *ask) observed {
 	o := observed{locker: l, ctx: ctx, key: key, weight: a.weight, capacity: a.capacity}
 	if e := l.cfg.Events; e.Acquired != nil || e.Failed != nil {
@@ -151,7 +147,6 @@ func (o *observed) waiting(local bool, giveUp func()) {
 	}
 }
 
-// failed reports that there is no lease.
 func (o *observed) failed(err error) {
 	if f := o.locker.cfg.Events.Failed; f != nil {
 		e := o.event()
@@ -188,7 +183,7 @@ func (o *observed) event() LockEvent {
 
 func (o *observed) waited() time.Duration { return o.locker.clock.Now().Sub(o.began) }
 
-// event is about a lease that has ended.
+// event describes the end of the lease.
 func (l *Lease) event(ended acquire.Moment) LockEvent {
 	k := l.keeper
 	k.mu.Lock()
@@ -199,8 +194,8 @@ func (l *Lease) event(ended acquire.Moment) LockEvent {
 	return e
 }
 
-// released reports an Unlock or a Detach of a lease that was not lost. local says
-// that the next goroutine of the local queue got the lock.
+// released reports an Unlock or a Detach of a valid lease. local says that the next
+// goroutine of the local queue got the lock.
 func (l *Locker) released(lease *Lease, now acquire.Moment, local bool, err error) {
 	if call := lease.root().call; call != nil && l.cfg.Events.Released != nil {
 		e := lease.event(now)
@@ -212,8 +207,8 @@ func (l *Locker) released(lease *Lease, now acquire.Moment, local bool, err erro
 	}
 }
 
-// reportLoss reports a lease that ended without an Unlock. call is nil if the lease was
-// never reported as acquired.
+// reportLoss reports a lease that ended without an Unlock. call is nil if there was no
+// Acquired event.
 func (l *Locker) reportLoss(lease *Lease, call context.Context, ended acquire.Moment, lost *LostError) {
 	if call != nil {
 		l.lost(lease, call, ended, lost)
@@ -229,8 +224,8 @@ func (l *Locker) lost(lease *Lease, call context.Context, ended acquire.Moment, 
 	}
 }
 
-// announce reports a lease later than it was issued, because it was not certain until now
-// that the caller would get it. It may have been lost since.
+// announce reports a lease some time after it was issued: its caller was not certain to
+// get it before. The lease may have been lost since.
 func (o *observed) announce(lease *Lease) {
 	o.acquired(lease)
 	l, k := o.locker, lease.keeper
@@ -247,7 +242,6 @@ func (o *observed) announce(lease *Lease) {
 	}
 }
 
-// renewed reports a request that renewed claims.
 func (l *Locker) renewed(batch []renewal, answers []driver.Renewal, sent, answered acquire.Moment) {
 	e := RenewalEvent{Store: l.traits.Store, Claims: len(batch), Took: answered.Sub(sent)}
 	leases := 0

@@ -9,12 +9,13 @@ import (
 	"github.com/batonhq/baton/internal/acquire"
 )
 
-// A keeper is the shell of an acquisition: its mutex, the goroutine that waits for
-// it, the lease that was made of it. It passes every event to the acquisition and
+// A keeper is the shell of an acquisition: its mutex, the goroutine that waits for it,
+// and the lease that was made of it. It passes every event to the acquisition and
 // performs the effects.
 //
-// Events come from the goroutine that waits or holds, from the renewer, and from
-// the store's hints. Mutexes are locked in the order shard of the local queue,
+// Events come from the goroutine that waits or holds, from the renewer, and from the
+// store's hints. Mutexes are locked in the order shard of the local queue, keeper,
+// renewer. None is held during a call to the store or to the user.
 // keeper, renewer, and none is held during a call to the store or to the user.
 type keeper struct {
 	locker *Locker
@@ -27,21 +28,21 @@ type keeper struct {
 	lease     *Lease         // the last one issued, until its last Unlock
 	queue     *waitQueue     // the local queue whose front waits for it or holds it, if any
 	stopWatch func()
-	underWay  int           // requests to the store that may set the end of the claim
-	quiet     chan struct{} // closed when none is; nil: no goroutine waits for that
-	lostOf    *acquire.Loss // the loss that lostErr is made of
-	lostErr   *LostError    // one for each loss, so that errors.Is finds it again
+	underWay  int           // requests to the store, not yet answered, that may set the end of the claim
+	quiet     chan struct{} // closed when underWay becomes 0; nil: no goroutine waits for that
+	lostOf    *acquire.Loss // the loss that lostErr describes
+	lostErr   *LostError    // one for each loss, so that errors.Is finds it
 	first     Lease         // memory for the first lease
 }
 
-// outcome is what became of a position in the store's queue.
+// outcome is the end of a wait in the store's queue.
 type outcome struct {
 	granted bool
-	err     error // final; without grant and error the position is lost: request again
+	err     error // final; without grant and error the position is lost, and the caller requests again
 }
 
-// newKeeper makes the acquisition of a lock that the front of q wants. q may be
-// nil: then no local queue learns of an outage.
+// newKeeper makes the acquisition of a lock that the front of q wants. With a nil q no
+// local queue learns of an outage.
 func (l *Locker) newKeeper(key string, a *ask, q *waitQueue) *keeper {
 	c := driver.Claim{Key: key, ID: driver.NewID(), Owner: l.ownerOf(a), Weight: a.weight, Capacity: a.capacity}
 	return l.keep(c, a.terms, a.maxWaiting, 0, q)
@@ -60,16 +61,16 @@ func (l *Locker) keep(c driver.Claim, t *acquire.Terms, maxWaiting int, ttlCap t
 	return k
 }
 
-// watch begins to listen to the store's hints. Before the first request only hint
-// can run at the same time, and it does not read stopWatch.
+// watch subscribes to the store's hints. Until the first request only hint can run at the
+// same time, and hint does not read stopWatch.
 func (k *keeper) watch() {
 	if w := k.locker.watcher; w != nil {
 		k.stopWatch = w.Watch(k.acq.Claim(), k.hint)
 	}
 }
 
-// commit performs the effects of an event and unlocks mu, which the caller locked
-// for the event.
+// commit performs the effects of an event. It unlocks mu, which the caller locked for the
+// event.
 func (k *keeper) commit(e acquire.Effects) {
 	if e == 0 {
 		k.setTimer()
@@ -88,19 +89,19 @@ func (k *keeper) setTimer() {
 	}
 }
 
-// aftermath holds the effects that are performed without the mutex.
+// aftermath holds the effects that commit performs without the mutex.
 type aftermath struct {
 	do     acquire.Effects
 	locker *Locker
 	terms  *acquire.Terms
 	lost   *LostError
 	lease  *Lease          // that was lost
-	call   context.Context // of its Acquired event; nil if there was none
+	call   context.Context // the context of its Acquired event; nil if there was none
 	open   contexts
 	queue  *waitQueue // to leave
-	behind *waitQueue // whose callers are to know of an outage
+	behind *waitQueue // its callers learn of an outage
 	stop   func()
-	claims []driver.Claim // that the store is to forget
+	claims []driver.Claim // for the store to forget
 }
 
 // apply performs the effects that need the mutex.
@@ -146,19 +147,18 @@ func (a *aftermath) perform() {
 		a.locker.abandon(c, a.terms)
 	}
 	if a.do&acquire.ReportLoss != 0 {
-		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.Now(), a.lost) // the user's code must not delay other losses
+		go a.locker.reportLoss(a.lease, a.call, a.locker.clock.Now(), a.lost) // on a goroutine of its own: the user's code must not delay other losses
 	}
 }
 
 func (k *keeper) settle(o outcome) {
 	select {
 	case k.waiter <- o:
-	default: // there is no waiter any more
+	default: // the waiter has gone
 	}
 }
 
-// toForget returns the claims that the store is to forget, and clears those that
-// were pending.
+// toForget returns the claims for the store to forget, and clears the pending ones.
 func (k *keeper) toForget(e acquire.Effects) (claims []driver.Claim) {
 	if e&acquire.ReleasePending != 0 {
 		claims = k.acq.TakePending()
@@ -169,9 +169,9 @@ func (k *keeper) toForget(e acquire.Effects) (claims []driver.Claim) {
 	return claims
 }
 
-// The events. Unlock, Downgrade, Rename and Detach have theirs.
+// The events. Those of Unlock, Downgrade, Rename and Detach are in the files of these
+// methods.
 
-// request begins an attempt.
 func (k *keeper) request(sent acquire.Moment, wait bool) driver.Request {
 	slow := k.locker.latency.Last()
 	k.mu.Lock()
@@ -180,7 +180,7 @@ func (k *keeper) request(sent acquire.Moment, wait bool) driver.Request {
 	return r
 }
 
-// answered takes the store's answer to a request. It reports whether a lease can be
+// answered passes on the store's answer to a request. It reports whether a lease can be
 // issued; otherwise the caller waits.
 func (k *keeper) answered(sent acquire.Moment, g driver.Grant) (granted bool) {
 	l := k.locker
@@ -197,8 +197,8 @@ func (k *keeper) answered(sent acquire.Moment, g driver.Grant) (granted bool) {
 	return granted
 }
 
-// requestFailed takes the store's error. The caller performs what follows: restart,
-// retryRequest after a pause, or nothing more.
+// requestFailed passes on the store's error. The caller performs the effects that it
+// returns: restart, retryRequest after a pause, or none.
 func (k *keeper) requestFailed(sent acquire.Moment, err error, patient bool) acquire.Effects {
 	now := k.locker.clock.Now()
 	k.mu.Lock()
@@ -214,14 +214,14 @@ func (k *keeper) restart() {
 	k.watch()
 }
 
-// hint is called by the store, from any goroutine.
+// hint is called by the store, on any goroutine.
 func (k *keeper) hint(h driver.Hint) {
 	now, slow := k.locker.clock.Now(), k.locker.latency.Last()
 	k.mu.Lock()
 	k.commit(k.acq.Hint(now, h, slow))
 }
 
-// due is called by the renewer. ok says that the question is to be sent.
+// due is owner.due, for the renewer. It returns the question to send, if ok.
 func (k *keeper) due(now acquire.Moment) (q acquire.Question, ok bool) {
 	k.mu.Lock()
 	k.armed = 0 // the timer has run out
@@ -233,8 +233,8 @@ func (k *keeper) due(now acquire.Moment) (q acquire.Question, ok bool) {
 	return q, e&acquire.AskStore != 0
 }
 
-// renewed takes the store's answer to a question. It does not count if the ID or the
-// kind of the lock has changed since.
+// renewed is owner.renewed. The answer does not count if the ID or the kind of the lock
+// has changed since.
 func (k *keeper) renewed(sent acquire.Moment, q acquire.Question, r driver.Renewal) (counts bool) {
 	l := k.locker
 	if r.State == driver.Unknown {
@@ -248,11 +248,11 @@ func (k *keeper) renewed(sent acquire.Moment, q acquire.Question, r driver.Renew
 	return counts
 }
 
-// renew sends questions to the store, once: those with the same TTL in one batch.
+// renew sends questions to the store, those with the same TTL in one batch.
 func (l *Locker) renew(batch []renewal) {
 	for len(batch) > 0 {
 		ttl := batch[0].TTL
-		n := 0 // of the same TTL, which go first
+		n := 0 // how many at the front have the same TTL
 		for i := range batch {
 			if batch[i].TTL == ttl {
 				batch[n], batch[i] = batch[i], batch[n]
@@ -288,8 +288,8 @@ func (l *Locker) renewBatch(batch []renewal, ttl time.Duration) {
 	l.renewed(batch, answers, sent, answered)
 }
 
-// answer notes that the store has answered one of the requests under way, or that it
-// will not. The mutex is locked.
+// answer notes that a request under way was answered, or failed. The caller has locked
+// the mutex.
 func (k *keeper) answer() {
 	if k.underWay--; k.underWay == 0 && k.quiet != nil {
 		close(k.quiet)
@@ -297,8 +297,8 @@ func (k *keeper) answer() {
 	}
 }
 
-// awaitAnswers waits, after the end, until no request that may set the end of the claim
-// is under way, or for d. It returns the claim, whose kind a Downgrade may have changed.
+// awaitAnswers waits, after the end of the acquisition, until underWay is 0, at most for
+// d. It returns the claim, whose kind a Downgrade may have changed.
 func (k *keeper) awaitAnswers(d time.Duration) driver.Claim {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -317,8 +317,9 @@ func (k *keeper) awaitAnswers(d time.Duration) driver.Claim {
 	return k.acq.Claim()
 }
 
-// issue makes a lease for the one goroutine that was granted it. q is the local
-// queue whose front it stays, if any. The result is nil if the grant has been lost.
+// issue makes a lease for the goroutine that was granted the lock. q is the local queue
+// whose front that goroutine remains, if any. The result is nil if the grant has been
+// lost.
 func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 	now := k.locker.clock.Now()
 	k.mu.Lock()
@@ -342,38 +343,35 @@ func (k *keeper) issue(q *waitQueue, part bool, call context.Context) *Lease {
 	return t
 }
 
-// fitToHandOver reports whether the lock may go to another goroutine.
 func (k *keeper) fitToHandOver() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.FitToHandOver(k.locker.clock.Now())
 }
 
-// suits reports whether a caller asks for what the keeper was made for. The mutex is
-// locked.
+// suits reports whether c asks for the keeper's kind, owner and terms. The caller has
+// locked the mutex.
 func (k *keeper) suits(c *caller) bool {
 	return k.acq.Suits(k.locker.ownerOf(&c.ask), c.ask.weight, c.ask.capacity, c.ask.terms)
 }
 
-// unissued reports whether no lease was issued of the present grant, if there is one: then
-// the goroutine that gets the keeper waits for an outcome. requests says that it must ask
-// the store again first.
+// unissued reports whether the goroutine that takes over the keeper must wait for an
+// outcome: there is no grant, or a lease was not issued of it. requests says that this
+// goroutine must first send a request.
 func (k *keeper) unissued() (unissued, requests bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.Unissued()
 }
 
-// isHeld reports whether the lock is held.
 func (k *keeper) isHeld() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.acq.IsHeld()
 }
 
-// quit ends an acquisition that is neither waited for nor held any more. It returns
-// the claim that the store is to forget, if there is one, and until when the store is to
-// keep it, because of a MinHold.
+// quit ends an acquisition that no caller waits for or holds. It returns the claim for
+// the store to forget, if there is one, and until when a MinHold keeps it.
 func (k *keeper) quit() (c driver.Claim, keep acquire.Moment, known bool) {
 	k.mu.Lock()
 	e := k.acq.Quit()
@@ -382,7 +380,7 @@ func (k *keeper) quit() (c driver.Claim, keep acquire.Moment, known bool) {
 	return c, keep, e&acquire.ReleaseClaim != 0
 }
 
-// lostError says why the acquisition ended without an unlock.
+// lostError is the error of an acquisition that ended without an unlock.
 func (k *keeper) lostError() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -392,7 +390,8 @@ func (k *keeper) lostError() error {
 	return nil
 }
 
-// lost is the machine's loss for the user, or nil: one error for each. The mutex is locked.
+// lost is the error for the machine's loss, or nil; always the same for one loss. The
+// caller has locked the mutex.
 func (k *keeper) lost() *LostError {
 	l := k.acq.Lost()
 	if l == nil {
@@ -404,8 +403,8 @@ func (k *keeper) lost() *LostError {
 	return k.lostErr
 }
 
-// saidLast is the last error of the store: err, or, if err is only that of a context, the
-// one before.
+// saidLast is the store's last error: err, or the one before if err is only the error of
+// a context.
 func (k *keeper) saidLast(err error) error {
 	if !acquire.IsContext(err) {
 		return err
@@ -415,7 +414,7 @@ func (k *keeper) saidLast(err error) error {
 	return k.acq.Outage().Err
 }
 
-// pause is how long to wait before the next request to the store.
+// pause is the time to wait before the next request to the store.
 func (k *keeper) pause() time.Duration {
 	now := k.locker.clock.Now()
 	k.mu.Lock()
@@ -423,12 +422,11 @@ func (k *keeper) pause() time.Duration {
 	return k.acq.Terms().Pause(now.Sub(k.acq.Outage().Since))
 }
 
-// key is the name of the lock. It is set before another goroutine knows the keeper, and
-// never changes.
+// key needs no mutex: it never changes after newKeeper.
 func (k *keeper) key() string { return k.acq.Key() }
 
-// heldError describes the holder that is the front of q, for an error. It is nil if
-// that holder no longer holds the lock, or no longer is the front of q.
+// heldError describes the holder that is the front of q. It is nil if the keeper no
+// longer holds the lock, or no longer is at the front of q.
 func (k *keeper) heldError(q *waitQueue) *HeldError {
 	now := k.locker.clock.Now()
 	k.mu.Lock()

@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
-// A Lease is a lock that is held. It is renewed in the background until it is
-// unlocked or lost. All methods are safe for concurrent use.
+// A Lease is a held lock. The Locker renews it in the background until it is unlocked or
+// lost. All methods are safe for concurrent use.
 type Lease struct {
 	keeper *keeper
 	token  int64
 	since  acquire.Moment
 	outer  *Lease          // of a nested lease: the lease that it is nested in
-	call   context.Context // that an Acquired event had or will have, if Events are to learn of the end
+	call   context.Context // of its Acquired event, set if Events need to learn of the end
 
 	// Guarded by keeper.mu.
 	unlocked bool  // by its holder
@@ -31,16 +31,16 @@ type Lease struct {
 // Key is the name of the lock.
 func (l *Lease) Key() string { return l.keeper.key() }
 
-// Token is the fencing token: positive, and higher than that of every earlier
-// lease on the key. It never changes. Pass it to what the lock protects. It
-// may exceed 2⁵³: in JSON and JavaScript it must be a string.
+// Token is the fencing token: positive, and higher than that of every earlier lease on
+// the key. It never changes. Pass it to what the lock protects. It may exceed 2⁵³: in
+// JSON and JavaScript it must be a string.
 //
-// It is no secret and gives no right to the lock. To continue a lease in another process,
-// use Detach and Attach.
+// The token is no secret and gives no right to the lock. Detach and Attach continue a
+// lease in another process.
 func (l *Lease) Token() int64 { return l.token }
 
-// Err is nil while the lease is valid. Otherwise it is a *LostError. It looks at the
-// clock: a process that was stopped learns of the loss from its first call.
+// Err is nil while the lease is valid, and a *LostError after its end. Err looks at the
+// clock: a process that was paused learns of the loss from its first call.
 func (l *Lease) Err() error {
 	k := l.keeper
 	now := k.locker.clock.Now()
@@ -54,8 +54,8 @@ func (l *Lease) Err() error {
 	return err
 }
 
-// Deadline is when the lease ends unless it is renewed before. For a lease that has
-// ended it is not later than now.
+// Deadline is when the lease ends unless it is renewed before. It is not in the future
+// for a lease that has ended.
 func (l *Lease) Deadline() time.Time {
 	k := l.keeper
 	k.mu.Lock()
@@ -83,16 +83,15 @@ func (l *Lease) Done() <-chan struct{} {
 	return t.done
 }
 
-// Claim is what the store knows the lease by. The ID in it is a secret: a program
-// that has it can end the lease. After the Unlock the next lease of this process
-// may have the same claim: see Pin. The error is a *LostError if the lease has
-// ended.
+// Claim is the store's name for the lease. Its ID is a secret: a program that has it can
+// end the lease. After Unlock the next lease of this process may have the same claim: see
+// Pin. The error is a *LostError if the lease has ended.
 func (l *Lease) Claim() (driver.Claim, error) { return l.claim(false) }
 
-// Pin is Claim for callers that use the claim beside the lease, such as "InTx" of
-// the SQL stores, which lets a transaction commit only while the lease is valid. From
-// now on the process does not hand the lease over to another goroutine, so that the
-// store knows no later lease by the same claim.
+// Pin is Claim for callers that pass the claim to the store themselves, such as "InTx" of
+// the SQL stores, which lets a transaction commit only while the lease is valid. After
+// Pin the process does not hand the lease over to another goroutine, so no later lease
+// has the same claim.
 func (l *Lease) Pin() (driver.Claim, error) { return l.claim(true) }
 
 func (l *Lease) claim(pin bool) (driver.Claim, error) {
@@ -112,9 +111,9 @@ func (l *Lease) claim(pin bool) (driver.Claim, error) {
 }
 
 // Extend renews the lease now and waits for the store's answer. Leases are renewed
-// without it: it is for a holder that wants the full TTL before a step that must not be
-// cut short. It returns until when the lease lasts at least, which
-// Config.MaxHold may bound.
+// without it: Extend is for a holder that wants the full TTL before a step that must not
+// be cut short. It returns the time until which the lease lasts at least; Config.MaxHold
+// may bound it.
 //
 // A *LostError says that the lease has ended. Other errors, the context's and those
 // that wrap ErrUnavailable or ErrUnknown, leave the lease as it was.
@@ -141,7 +140,7 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 		switch counts := k.renewed(sent, q, r); {
 		case r.State == driver.Unknown:
 			return r.Err
-		case !counts: // it is about the kind that the lock had before
+		case !counts: // the answer is about the kind that the lock had before
 			return fmt.Errorf("%w: a downgrade came between", ErrUnavailable)
 		}
 		return l.Err()
@@ -155,15 +154,15 @@ func (l *Lease) Extend(ctx context.Context) (until time.Time, err error) {
 	return l.Deadline(), nil
 }
 
-// Rename makes the store show owner as the holder of the lock, from now on, to people
-// who ask. The rules for owner are those of the option Owner; "" is Config.Owner. The
-// lock itself, its token and its end stay as they are. A lease that is nested in
-// another one renames the lock of both. From now on the process does not hand the lease
-// over to another goroutine.
+// Rename makes the store show owner as the holder of the lock. The rules for owner are
+// those of the option Owner; "" is Config.Owner. The lock itself, its token and its end
+// stay as they are. A nested lease and its outer lease are one lock: Rename of either
+// renames both. After Rename the process does not hand the lease over to another
+// goroutine.
 //
-// Errors: ErrUnsupported if the store cannot; a *LostError if the lease has ended. After
-// ErrUnknown, and a context's error, the store may show either owner. Of two calls at
-// the same time either may win.
+// Errors: ErrUnsupported if the store cannot rename; a *LostError if the lease has ended.
+// After ErrUnknown or a context's error the store may show either owner, and likewise
+// after two calls at the same time.
 func (l *Lease) Rename(ctx context.Context, owner string) error {
 	k := l.keeper
 	lk := k.locker
@@ -176,7 +175,7 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 	}
 	owner = lk.ownerOf(&ask{owner: owner})
 	_, err := lk.insist(ctx, k.acq.Terms(), func(call context.Context, _ acquire.Moment) error {
-		c, err := l.Pin() // a request that is late must not rename another lease
+		c, err := l.Pin() // a late request must not rename the next lease of this process
 		if err != nil {
 			return err
 		}
@@ -196,10 +195,10 @@ func (l *Lease) Rename(ctx context.Context, owner string) error {
 // Downgrade turns the exclusive lock into a read lock without a gap: no writer gets it
 // in between. The token stays. ctx bounds the call.
 //
-// Errors: ErrUnsupported if the store cannot, a *LostError if the lease has ended,
-// ErrCountedOn and no effect if nested locks count on the lease. If ctx ended or
-// the store failed before the outcome was certain, the lease is lost with
-// ErrUnknown, because its kind is unknown.
+// Errors: ErrUnsupported if the store cannot downgrade, a *LostError if the lease has
+// ended, ErrCountedOn and no effect if nested locks need the lease. If ctx ended or the
+// store failed before the outcome was certain, the lease is lost with ErrUnknown, because
+// its kind is unknown.
 func (l *Lease) Downgrade(ctx context.Context) error {
 	k := l.keeper
 	lk := k.locker
@@ -239,8 +238,8 @@ func (l *Lease) Downgrade(ctx context.Context) error {
 	return l.downgraded(at, g)
 }
 
-// beginDowngrade keeps the lock from being renewed, handed over, or nested in
-// while it changes its kind.
+// beginDowngrade keeps the lock from being renewed, handed over or nested in during the
+// change of its kind.
 func (l *Lease) beginDowngrade() (c driver.Claim, end acquire.Moment, err error) {
 	k := l.keeper
 	k.mu.Lock()
@@ -278,17 +277,16 @@ func (l *Lease) downgradeFailed(failed error, unsure bool) error {
 	return err
 }
 
-// askEvery is the shortest time between two looks for requests to release a lock.
 const askEvery = time.Second
 
 // Asked returns a channel on which the lease receives the reason of each request to
-// release its lock (Locker.Ask), also of earlier ones that still last. It is closed when
-// the lease ends. A reason that comes while the last one is not yet received is dropped.
+// release its lock (Locker.Ask), including earlier requests that still last. It is closed
+// when the lease ends. A reason that comes before the last one was received is dropped.
 //
-// From the first call on the lease looks in the store for requests, about every third of
+// From the first call on the lease looks for requests in the store, about every third of
 // its TTL and at most once a second. All calls return the same channel, also those of
-// nested leases. The channel is closed at once if the store
-// cannot show its locks, or if the key is too long for Ask.
+// nested leases. The channel is closed at once if the store cannot show its locks, or if
+// the key is too long for Ask.
 func (l *Lease) Asked() <-chan string {
 	t, k := l.root(), l.keeper
 	in, err := k.locker.inspector()
@@ -315,7 +313,7 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 	every := max(t.keeper.acq.Terms().TTL/3, askEvery)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
-	told := map[string]bool{} // by the grants of the requests
+	told := map[string]bool{} // grants of requests that were sent to asked
 	for {
 		select {
 		case <-held.Done():
@@ -343,15 +341,14 @@ func (t *Lease) lookForRequests(in driver.Inspector, asked chan<- string) {
 }
 
 // Unlock releases the lock, or hands it over to the next goroutine of this process.
-// It needs no context: if the store does not answer it continues to try for the
-// TTL, at least 1s and at most about 5s. A second call does nothing and returns the
-// same error, or nil while the first call is under way.
+// Unlock needs no context: if the store does not answer, it tries again for the TTL, at
+// least 1s and at most about 5s. A second call does nothing and returns the same error,
+// or nil while the first call is under way.
 //
 // Its error is a *LostError if the lease ended before the call; another holder may have
-// had the lock since. A lease that expires while the store is slow to release it was not
-// lost. An error that is ErrUnknown or ErrUnavailable says that the store
-// did not answer: the Locker continues to ask in the background, and the lock
-// expires within the TTL, or at the end of its MinHold if that is later.
+// had the lock since. A lease that expires during the call was not lost. After ErrUnknown
+// or ErrUnavailable the store did not answer: the Locker continues in the background, and
+// the lock expires within the TTL, or at the end of its MinHold if that is later.
 func (l *Lease) Unlock() error {
 	k := l.keeper
 	lk := k.locker
@@ -366,7 +363,7 @@ func (l *Lease) Unlock() error {
 	switch {
 	case k.acq.Lost() != nil:
 		return l.unlockLost(e)
-	case e&acquire.EndLease == 0: // nested leases count on it
+	case e&acquire.EndLease == 0: // nested leases need it
 		k.mu.Unlock()
 		return nil
 	}
@@ -390,8 +387,8 @@ func (l *Lease) Unlock() error {
 	return err
 }
 
-// unlockLost finishes an Unlock, with its effects, of a lease that was already
-// lost. The keeper's mutex is locked.
+// unlockLost finishes the Unlock of a lease that was already lost. The caller has locked
+// the keeper's mutex.
 func (l *Lease) unlockLost(e acquire.Effects) error {
 	k := l.keeper
 	l.failed = k.lost()
@@ -404,7 +401,7 @@ func (l *Lease) unlockLost(e acquire.Effects) error {
 }
 
 // giveBack releases the lock in the store, or leaves it taken until the end of its
-// MinHold. The lease was valid until Unlock was called, at now.
+// MinHold. The lease was valid at now, when Unlock was called.
 func (l *Lease) giveBack(now acquire.Moment) error {
 	k := l.keeper
 	lk, t := k.locker, k.acq.Terms()
@@ -419,7 +416,7 @@ func (l *Lease) giveBack(now acquire.Moment) error {
 	var leave func(began acquire.Moment, d time.Duration) error // until the end of a MinHold
 	var err error
 	if keep > now {
-		if !lk.moves() { // requests under way would set the end that the holder has asked for
+		if !lk.moves() { // else a request under way could shorten the MinHold
 			c = k.awaitAnswers(t.Releasing())
 		}
 		within = max(within, keep.Sub(now))
@@ -442,9 +439,9 @@ func (l *Lease) giveBack(now acquire.Moment) error {
 	return fmt.Errorf("baton: unlock %q: %w; it will be free within %v", c.Key, err, within.Round(time.Millisecond))
 }
 
-// endedMeanwhile is the error of an Unlock of a valid lease whose claim the store does not
-// know any more. If the answer came after the end of the lease, the claim may have expired
-// since Unlock was called, which is no loss. keep is the end of the MinHold.
+// endedMeanwhile is the error of an Unlock of a valid lease whose claim the store no
+// longer knows. If the answer came after the end of the lease, the claim may have expired
+// during Unlock, which is no loss. keep is the end of the MinHold.
 func (l *Lease) endedMeanwhile(keep acquire.Moment) error {
 	k := l.keeper
 	switch now := k.locker.clock.Now(); {
@@ -456,10 +453,10 @@ func (l *Lease) endedMeanwhile(keep acquire.Moment) error {
 	return nil
 }
 
-// nest answers a request for the key of this lease that comes with its context.
-// Both results are nil if the lease has ended.
+// nest grants a, which came with the context of this lease and asks for its key. Both
+// results are nil if the lease has ended.
 func (t *Lease) nest(a *ask) (*Lease, error) {
-	_ = t.Err() // ends it if its time is up
+	_ = t.Err() // ends the lease if its time is up
 	k := t.keeper
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -472,8 +469,7 @@ func (t *Lease) nest(a *ask) (*Lease, error) {
 	return &Lease{keeper: k, token: t.token, since: t.since, outer: t}, nil
 }
 
-// limitFrom starts the time of MaxHold. For a nested lease it started with the
-// outer one.
+// limitFrom starts the time of MaxHold. A nested lease has that of its outer one.
 func (l *Lease) limitFrom(now acquire.Moment) {
 	k := l.keeper
 	k.mu.Lock()
@@ -483,11 +479,10 @@ func (l *Lease) limitFrom(now acquire.Moment) {
 	k.commit(0)
 }
 
-// handedOver reports whether the lease came from another goroutine of this process, and
-// not from the store.
+// handedOver reports whether the lease came from another goroutine of this process.
 func (l *Lease) handedOver() bool { return l.token%leasemath.TokensPerGrant > 0 }
 
-// root is the issued lease: for a nested lease its outer one.
+// root is the outermost lease: the lease itself unless it is nested.
 func (l *Lease) root() *Lease {
 	if l.outer != nil {
 		return l.outer
@@ -495,9 +490,9 @@ func (l *Lease) root() *Lease {
 	return l
 }
 
-// The methods below are called with the keeper's mutex locked.
+// The caller of the methods below has locked the keeper's mutex.
 
-// ended says why the lease is not valid, as far as that was noticed.
+// ended returns the error of a lease whose end was noticed, else nil.
 func (l *Lease) ended() error {
 	switch k := l.keeper; {
 	case k.lease == l.root() && k.acq.Lost() != nil:
@@ -508,7 +503,7 @@ func (l *Lease) ended() error {
 	return nil
 }
 
-// over reports whether a root lease has ended, and so all that are nested in it.
+// over reports whether a root lease, and with it every lease nested in it, has ended.
 func (t *Lease) over() bool { return t.keeper.lease != t || t.keeper.acq.Lost() != nil }
 
 // close closes the done channel of a root lease and returns its contexts, which the

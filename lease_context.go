@@ -5,14 +5,12 @@ import (
 	"errors"
 )
 
-// Context returns a copy of parent that ends when the lease does. If the lease was
-// lost, context.Cause returns the *LostError. The context's Err looks at the clock,
-// as Lease.Err does. A Lock call with this context knows that it is nested in the
-// lease.
+// Context returns a copy of parent that ends when the lease does. If the lease was lost,
+// context.Cause returns the *LostError. The context's Err looks at the clock, as
+// Lease.Err does. A Lock call with this context knows that it is nested in the lease.
 //
-// The lease keeps each context until parent or the lease ends. Contexts of parents
-// that never end, such as context.Background(), cost the lease nothing: they all
-// share one.
+// The lease keeps each context until parent or the lease ends. All contexts of parents
+// that never end, such as context.Background(), share one entry.
 func (l *Lease) Context(parent context.Context) context.Context {
 	t := l.root()
 	c := &leaseContext{lease: t}
@@ -50,19 +48,19 @@ func (l *Lease) Context(parent context.Context) context.Context {
 
 type nestKey struct{}
 
-// leaseContext is a context that ends with a lease and refers to it. Contexts within
-// contexts make a chain of all leases that their user holds. That chain is what "the
-// same caller" means here.
+// leaseContext is a context that ends with a lease and refers to it. Nested contexts form
+// a chain of the leases that their caller holds; a caller is "the same" if its chain has
+// the lease.
 type leaseContext struct {
 	context.Context
 	lease  *Lease
 	outer  *leaseContext
 	cancel context.CancelCauseFunc
-	forget func() bool // stops the function that removes the context from its lease
+	forget func() bool
 }
 
-// contexts are the contexts of one lease, each under itself. Under nil is the one
-// that all contexts share whose parents never end.
+// contexts are the contexts of one lease, each keyed by itself. The key nil is the one
+// shared by all parents that never end.
 type contexts map[*leaseContext]*leaseContext
 
 // endless has the values of a parent that never ends, and ends with the lease.
@@ -80,7 +78,7 @@ func (e *endless) Value(key any) any {
 	return e.parent.Value(key)
 }
 
-// end ends all of them. cause is nil when the lease was unlocked.
+// end ends all contexts. cause is nil if the lease was unlocked.
 func (cs contexts) end(cause error) {
 	for _, c := range cs {
 		if c.forget != nil {
@@ -90,8 +88,8 @@ func (cs contexts) end(cause error) {
 	}
 }
 
-// Err looks at the clock: the end of the lease, or of a lease that it is nested in, may
-// not have been noticed yet.
+// Err looks at the clock: the end of the lease, or of its outer lease, may not have been
+// noticed yet.
 func (c *leaseContext) Err() error {
 	if err := c.Context.Err(); err != nil {
 		return err
@@ -102,14 +100,13 @@ func (c *leaseContext) Err() error {
 	return c.Context.Err()
 }
 
-// look ends the context if its lease has ended.
 func (c *leaseContext) look() {
-	_ = c.lease.Err() // notices it
+	_ = c.lease.Err() // notices an end
 	t := c.lease
 	t.keeper.mu.Lock()
 	over, cause := t.over(), t.ended()
 	t.keeper.mu.Unlock()
-	if over { // the goroutine that noticed may not have ended the contexts yet
+	if over { // the goroutine that noticed the end may not have ended the contexts yet
 		c.cancel(contextCause(cause))
 	}
 }

@@ -20,7 +20,7 @@ const handlePrefix = "baton1."
 // ErrHandle says that a text is not a handle that Detach made.
 var ErrHandle = errors.New("not a lease handle")
 
-// handle is what one process passes to another.
+// handle is what Detach encodes for Attach.
 type handle struct {
 	Key      string `json:"k"`
 	ID       string `json:"i"`
@@ -32,19 +32,19 @@ type handle struct {
 	TTL      int64  `json:"l,omitempty"` // the shortest TTL that a late request of an earlier holder may set, in milliseconds
 }
 
-// Detach ends the lease here and leaves the lock in the store, for Attach to take
-// up in this process or another. No process renews it meanwhile: unless it is
-// attached before, it ends as if its holder had crashed, at Deadline at the
-// earliest and within the TTL, with a Config.LockDelay on top. Contexts of the
-// lease end with the cause Detached.
+// Detach ends the lease here and leaves the lock in the store. Attach continues it, in
+// this process or another. In between no process renews the lock: unless it is attached,
+// it expires like the lock of a crashed holder, at Deadline at the earliest and within
+// the TTL, with Config.LockDelay on top. Contexts of the lease end with the cause
+// Detached.
 //
-// The handle is all that Attach needs: a program that has it can take the lock up
-// or end it. It is a secret, unlike every other text of this package.
+// The handle is a secret, unlike every other text of this package: a program that has it
+// can continue the lock or end it.
 //
-// Detach does not ask the store. It detaches one lease, of any kind; the leases of
-// a LockAll are detached one by one. Errors: ErrUnsupported if the store ties locks
-// to the process that took them; a *LostError if the lease has ended; ErrCountedOn,
-// and no effect, if nested leases count on it.
+// Detach sends no request to the store. It detaches one lease, of any kind; the leases of
+// a LockAll are detached one by one. Errors: ErrUnsupported if the store ties locks to
+// the process that took them; a *LostError if the lease has ended; ErrCountedOn, and no
+// effect, if nested leases need it.
 func (l *Lease) Detach() (handle string, err error) {
 	k := l.keeper
 	if traits := k.locker.traits; traits.Sessions {
@@ -68,21 +68,19 @@ func (l *Lease) Detach() (handle string, err error) {
 	return h, nil
 }
 
-// Attach takes up a lease that was detached, with its token, and renews it from
-// then on. The time of Config.MaxHold starts again; the kind of the lock stays.
+// Attach continues a detached lease, with its token, and renews it from then on. The time
+// of Config.MaxHold starts again; the kind of the lock stays.
 //
-// If the store is a driver.Mover (GUARANTEES.md), a handle can be attached once:
-// the lock goes over to this process as one act of the store. A second Attach of
-// the same handle gets a *LostError, and requests of the earlier process that are
-// still under way change nothing. On other stores the users of the handle must make
-// sure that only one process attaches it: two would both hold the same lease, and one
-// may continue with it after the other has unlocked it.
+// If the store is a driver.Mover (GUARANTEES.md), a handle can be attached once: the
+// store moves the claim to a new ID. A second Attach of the same handle gets a
+// *LostError, and late requests of the earlier process change nothing. On other stores
+// the users of a handle must make sure that only one process attaches it: two would hold
+// the same lease, and one could continue after the other has unlocked it.
 //
-// Errors: a *LostError if the lock is no longer held under that handle; ErrHandle
-// for a text that is no handle; ErrUnavailable, after which the handle can still be
-// used. After ErrUnknown, and a context's error, the handle may have been used up:
-// attach it again, and if that is a *LostError, the lock ends by itself within the
-// TTL.
+// Errors: a *LostError if the lock is no longer held under that handle; ErrHandle for a
+// text that is no handle; ErrUnavailable, after which the handle still works. After
+// ErrUnknown or a context's error the handle may have been used up. Attach it again then:
+// if that returns a *LostError, the lock ends by itself within the TTL.
 func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	h, err := l.readHandle(handle)
 	if err != nil {
@@ -127,18 +125,16 @@ func (l *Locker) Attach(ctx context.Context, handle string) (*Lease, error) {
 	return lease, nil
 }
 
-// Extend renews a detached lease once, for Config.TTL from now or for the TTL that
-// it was detached with, if that is longer, and leaves it detached: for programs
-// that come back only now and then, such as the lines of a script. It returns until
-// when the lease lasts at least. Its errors are Attach's, except that it never uses
-// the handle up.
+// Extend renews a detached lease once and leaves it detached, for programs that run only
+// now and then, such as the commands of a script. The lease lasts for Config.TTL from
+// now, or for its own TTL if that is longer. Extend returns the time until which the
+// lease lasts at least. Its errors are Attach's, but it never uses the handle up.
 func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, err error) {
 	h, err := l.readHandle(handle)
 	if err != nil {
 		return until, err
 	}
-	// A process that attaches it relies on its TTL, and this request may arrive
-	// later.
+	// This request may arrive after an Attach, whose process relies on its TTL.
 	ttl := max(l.terms.StoreTTL(), h.shortest())
 	_, err = l.insist(ctx, l.terms, func(call context.Context, sent acquire.Moment) error {
 		g, err := l.renewOnce(call, h.claim(), ttl)
@@ -157,10 +153,10 @@ func (l *Locker) Extend(ctx context.Context, handle string) (until time.Time, er
 	return until, nil
 }
 
-// sameGrant is ErrLost if g, what the store has found of a handle, is another grant than
-// the one of the handle: that has ended, and since then an attempt to acquire has been
-// carried out that came late. Its token may be lower than one that was given in between, and
-// no process waits for it. It is released under the ID that c has.
+// sameGrant is ErrLost if g, the claim that the store has found under a handle's ID, is
+// not the handle's grant. In that case the handle's grant has ended, and a late request
+// to acquire was carried out since. No process waits for that claim, and its token may be
+// lower than one granted in between, so sameGrant releases it, under the ID of c.
 func (l *Locker) sameGrant(c driver.Claim, g driver.Grant, h handle) error {
 	if g.Token == h.Token/leasemath.TokensPerGrant {
 		return nil
@@ -176,8 +172,8 @@ func (l *Locker) moves() bool {
 	return ok
 }
 
-// moveOrRenew gives what c holds to the ID next, with owner as its name, for another
-// ttl. A store that cannot move it renews it as it is.
+// moveOrRenew moves the claim c to the ID next, with owner, and renews it for ttl. If the
+// store cannot move claims, it only renews.
 func (l *Locker) moveOrRenew(ctx context.Context, c driver.Claim, next, owner string, ttl time.Duration) (driver.Grant, error) {
 	if mover, ok := driver.As[driver.Mover](l.store); ok {
 		return mover.Move(ctx, c, next, owner, ttl)
@@ -185,7 +181,7 @@ func (l *Locker) moveOrRenew(ctx context.Context, c driver.Claim, next, owner st
 	return l.renewOnce(ctx, c, ttl)
 }
 
-// renewOnce renews a claim that must hold.
+// renewOnce renews a claim. It is an error if the claim is not held.
 func (l *Locker) renewOnce(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	switch r := l.store.Renew(ctx, []driver.Claim{c}, ttl)[0]; r.State {
 	case driver.Held:
@@ -200,8 +196,8 @@ func (h handle) claim() driver.Claim {
 	return driver.Claim{Key: h.Key, ID: h.ID, Owner: h.Owner, Weight: h.Weight, Capacity: h.Capacity, Ticket: h.Ticket}
 }
 
-// shortest is the shortest TTL that a late request of an earlier holder may leave
-// the claim with, 0 if that is not known.
+// shortest is the shortest TTL that a late request of an earlier holder may set, 0 if
+// that is unknown.
 func (h handle) shortest() time.Duration { return time.Duration(h.TTL) * time.Millisecond }
 
 func (h handle) failed(ctx context.Context, verb string, err error) error {
@@ -211,17 +207,15 @@ func (h handle) failed(ctx context.Context, verb string, err error) error {
 	return fail(verb, h.Key, blame(ctx, err))
 }
 
-// handleOf makes the handle of an acquisition that is held.
 func handleOf(a *acquire.Machine) handle {
 	c := a.Claim()
 	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, c.Ticket, a.LeaseToken(), a.Capped(a.Terms().StoreTTL()).Milliseconds()}
 }
 
-// ClaimHandle makes the handle of a lock that a program took from a store by itself,
-// by driver.Locks.Acquire, as the adapters of package compat do: Attach takes it up,
-// ReadHandle tells the token of the lease that this will be. ttl is the shortest TTL
-// that the program has asked for. The grant must be one that is held, else ReadHandle
-// and Attach refuse the handle.
+// ClaimHandle makes a handle of a lock that a program took with driver.Locks.Acquire, as
+// the adapters of package compat do. Attach continues the lock; ReadHandle returns the
+// token of that lease. ttl is the shortest TTL that the program has asked for. The grant
+// must be held, else ReadHandle and Attach refuse the handle.
 func ClaimHandle(c driver.Claim, g driver.Grant, ttl time.Duration) string {
 	return handle{c.Key, c.ID, c.Owner, c.Weight, c.Capacity, g.Ticket, g.Token * leasemath.TokensPerGrant, ttl.Milliseconds()}.encode()
 }
@@ -234,7 +228,7 @@ func (h handle) encode() string {
 	return handlePrefix + base64.RawURLEncoding.EncodeToString(raw)
 }
 
-// readHandle parses a handle and refuses one that cannot be of this store.
+// readHandle parses a handle and refuses one that this store cannot have made.
 func (l *Locker) readHandle(text string) (h handle, err error) {
 	if h, err = parseHandle(text); err != nil {
 		return h, err
@@ -261,8 +255,8 @@ func parseHandle(text string) (h handle, err error) {
 	return h, nil
 }
 
-// ReadHandle returns the key and the token of the lease that a handle is for, or
-// ErrHandle if the text is no handle. It does not ask the store whether the lease is valid.
+// ReadHandle returns the key and the token of a handle's lease, or ErrHandle if the text
+// is no handle. It does not ask the store whether the lease is valid.
 func ReadHandle(handle string) (key string, token int64, err error) {
 	h, err := parseHandle(handle)
 	return h.Key, h.Token, err

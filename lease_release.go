@@ -10,27 +10,26 @@ import (
 	"github.com/batonhq/baton/internal/acquire"
 )
 
-// giveUpWithin is how long a cancelled Lock may take to release its position, so
-// that a program that ends next leaves no position behind.
+// giveUpWithin is how long a cancelled Lock may take to release its position. Without
+// this time a program that exits next would leave its position in the queue.
 const giveUpWithin = 100 * time.Millisecond
 
-// maxReleasePause is the longest pause between two tries of a release in the
-// background: each lock of the process may have such a release.
+// maxReleasePause is the longest pause between two tries of a release in the background.
+// It is long because each lock of the process may have such a release.
 const maxReleasePause = 5 * time.Second
 
-// giveUp ends an acquisition that is neither waited for nor held any more. It
-// returns when the store has forgotten it, or after giveUpWithin.
+// giveUp ends an acquisition that no caller waits for or holds. It returns when the store
+// has forgotten the claim, or after giveUpWithin.
 func (l *Locker) giveUp(k *keeper) {
 	if c, _, known := k.quit(); known {
 		l.forget(c, k.acq.Terms())
 	}
 }
 
-// forget makes the store forget a claim, and returns when it has, or after
-// giveUpWithin.
+// forget makes the store forget a claim, and returns then, or after giveUpWithin.
 func (l *Locker) forget(c driver.Claim, t *acquire.Terms) { soon(l.abandon(c, t)) }
 
-// soon waits until done, or for giveUpWithin.
+// soon waits for done, at most for giveUpWithin.
 func soon(done <-chan struct{}) {
 	t := time.NewTimer(giveUpWithin)
 	defer t.Stop()
@@ -40,14 +39,14 @@ func soon(done <-chan struct{}) {
 	}
 }
 
-// abandon makes the store forget a claim, in the background. It ends when the store
-// says that the claim is not valid, or when that is certain because the TTL, at
+// abandon makes the store forget a claim, in the background. It ends when the store says
+// that the claim is not valid, or when the claim must have expired because the TTL, at
 // least 1s, has passed.
 func (l *Locker) abandon(c driver.Claim, t *acquire.Terms) (done <-chan struct{}) {
 	return l.later(c.Key, t, func(began acquire.Moment, d time.Duration) error { return l.release(c, t, began, d) })
 }
 
-// later ends a claim in the background, for as long as the claim may be valid.
+// later calls end in the background, with the time for which the claim may be valid.
 func (l *Locker) later(key string, t *acquire.Terms, end func(began acquire.Moment, d time.Duration) error) (done <-chan struct{}) {
 	ch := make(chan struct{})
 	go func() {
@@ -59,30 +58,30 @@ func (l *Locker) later(key string, t *acquire.Terms, end func(began acquire.Mome
 	return ch
 }
 
-// release releases a claim. It asks until the store has answered, or until d has
-// passed since began.
+// release releases a claim. It repeats the request until the store answers, or until d
+// has passed since began.
 func (l *Locker) release(c driver.Claim, t *acquire.Terms, began acquire.Moment, d time.Duration) error {
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
 		err := l.store.Release(ctx, c)
 		if unsure && errors.Is(err, driver.ErrLost) {
-			return nil // an earlier try, whose answer was lost, has succeeded
+			return nil // an earlier try succeeded, but its answer was lost
 		}
 		return err
 	})
 }
 
-// leaving is leaveTaken with an ID that it draws, for as many tries as it takes.
+// leaving is leaveTaken with one new ID for all tries.
 func (l *Locker) leaving(c driver.Claim, t *acquire.Terms, until acquire.Moment) func(began acquire.Moment, d time.Duration) error {
 	next := driver.NewID()
 	return func(began acquire.Moment, d time.Duration) error { return l.leaveTaken(c, next, t, until, began, d) }
 }
 
-// leaveTaken makes the store keep a claim that has no holder any more until a moment,
-// at which it expires: under the ID next, drawn for that, if the store can move it, so
-// that what its holder has asked for before finds nothing. It asks until the store has
-// granted that much, or until d has passed since began.
+// leaveTaken makes the store keep a claim that has no holder any more, and lets it expire
+// at until. If the store can move claims, the claim gets the ID next, so that late
+// requests of its holder do not find it. leaveTaken repeats the request until the store
+// has granted enough time, or until d has passed since began.
 func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until, began acquire.Moment, d time.Duration) error {
-	more := time.Duration(0) // the store has granted less than it was asked for
+	more := time.Duration(0) // what the store has granted too little so far
 	return l.end(t, began, d, func(ctx context.Context, unsure bool) error {
 		sent := l.clock.Now()
 		ttl := max(until.Sub(sent).Truncate(time.Millisecond)+time.Millisecond+more, l.traits.MinTTL)
@@ -93,7 +92,7 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until
 		g, err := l.moveOrRenew(ctx, c, next, c.Owner, ttl)
 		if err != nil {
 			if (unsure || more > 0) && errors.Is(err, driver.ErrLost) && l.clock.Now() >= until {
-				return nil // an earlier try has succeeded, and the time is over
+				return nil // an earlier try succeeded, and until has passed
 			}
 			return err
 		}
@@ -106,8 +105,8 @@ func (l *Locker) leaveTaken(c driver.Claim, next string, t *acquire.Terms, until
 	})
 }
 
-// end repeats the request that ends a claim. unsure says that an earlier one may have had
-// an effect.
+// end repeats the request that ends a claim. unsure tells request that an earlier try may
+// have had an effect.
 func (l *Locker) end(t *acquire.Terms, began acquire.Moment, d time.Duration, request func(ctx context.Context, unsure bool) error) error {
 	unsure, limit := false, t.Releasing()
 	for now := began; ; now = l.clock.Now() {

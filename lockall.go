@@ -12,9 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/acquire"
 )
 
-// Leases are the leases of LockAll, one for each key, held together: when one of
-// them ends, for whatever reason, all count as ended. All methods are safe for
-// concurrent use.
+// Leases are the leases of LockAll, one for each key. When one of them ends, for any
+// reason, all count as ended. All methods are safe for concurrent use.
 type Leases struct {
 	locker *Locker
 	leases []*Lease // sorted by key, each key once, at least one
@@ -23,34 +22,34 @@ type Leases struct {
 	done <-chan struct{}
 }
 
-// LockAll waits until it holds the locks of all keys, and returns their
-// leases; or it returns an error and holds none. Options apply to all keys. A
-// key that is named twice is locked once.
+// LockAll waits until it holds the locks of all keys, and returns their leases; or it
+// returns an error and holds none. Options apply to all keys. A key that is named twice
+// is locked once.
 //
-// If all locks are free and the store is a driver.Together, the store grants them
-// in one act. Otherwise LockAll takes them one after the other, sorted by the bytes
-// of their keys, and waits in the queue of each key. Calls of LockAll therefore
-// never wait for each other in a circle. Locks that the caller holds already are
-// not part of that order: a caller that holds locks and calls Lock or LockAll for
-// others can wait in a circle, and should bound ctx.
+// If all locks are free and the store is a driver.Together, the store grants them in one
+// atomic step. Otherwise LockAll takes them one after the other, sorted by the bytes of
+// their keys, and waits in the queue of each key. Calls of LockAll therefore never
+// deadlock with each other. Locks that the caller holds already are not part of that
+// order: a caller that holds locks and calls Lock or LockAll for others can deadlock, and
+// should bound ctx.
 //
 // While LockAll waits for a key it holds and renews the keys before it, and other
-// processes wait for those too: the busiest key determines how fast all are taken.
-// Use few keys, and bound ctx. If it loses one of them meanwhile, LockAll releases
-// all and starts again. Config.MaxHold counts from its return.
+// processes wait for those too: the busiest key determines how fast all are taken. Use
+// few keys, and bound ctx. If one of these locks is lost meanwhile, LockAll releases all
+// and starts again. Config.MaxHold counts from the return of LockAll.
 //
-// Errors: Lock's, about the key that they name; a *KeyError if there are no keys.
-// ErrNested, if ctx holds one of the keys already, comes before LockAll waits for
-// anything. After an error LockAll has released what it locked, or releases it soon
-// after if the store does not answer, or it expires within the TTL.
+// Errors: Lock's, about the key that they name; a *KeyError if there are no keys. LockAll
+// returns ErrNested, if ctx holds one of the keys already, before it waits. After an
+// error LockAll has released what it locked. If the store does not answer, the release
+// follows in the background, or the locks expire within the TTL.
 func (l *Locker) LockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), true)
 }
 
-// TryLockAll is LockAll without waiting for other holders: if one of the locks is
-// held or has waiters, it returns a *HeldError that names its key. Unless the store
-// decides about all keys in one act, other processes may meanwhile find the keys
-// before that one held. Its other errors are TryLock's and LockAll's.
+// TryLockAll is LockAll without waiting for other holders: if one of the locks is held or
+// has waiters, it returns a *HeldError that names its key. If the store takes the keys
+// one by one, other processes may meanwhile find the earlier keys held. Its other errors
+// are TryLock's and LockAll's.
 func (l *Locker) TryLockAll(ctx context.Context, keys []string, opts ...Option) (*Leases, error) {
 	return l.lockAll(ctx, keys, newAsk(opts), false)
 }
@@ -94,8 +93,8 @@ func (l *Locker) lockAll(ctx context.Context, keys []string, a ask, wait bool) (
 	}
 }
 
-// together makes one attempt for all keys in one act of the store. If both results
-// are nil the caller takes the locks one by one.
+// together makes one attempt for all keys in one atomic step of the store. If both
+// results are nil, the caller takes the locks one by one.
 func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, error) {
 	if l.many == nil || len(keys) < 2 || len(keys) > check.MaxTogether {
 		return nil, nil
@@ -148,7 +147,7 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	case good && ls.begin() == nil:
 		told := false
 		defer func() {
-			if !told { // a function of Events has panicked
+			if !told { // a function of Events panicked
 				ls.backOut(a.terms)
 			}
 		}()
@@ -171,16 +170,15 @@ func (l *Locker) together(ctx context.Context, keys []string, a *ask) (*Leases, 
 	return nil, fail("lock", keys[0], blame(ctx, err))
 }
 
-// pending reports whether a caller that waits for several locks continues by taking
-// them one by one.
+// pending reports whether a caller that waits continues by taking the locks one by one.
 func pending(err error) bool { return errors.Is(err, ErrHeld) || !acquire.Final(err) }
 
-// gather takes the locks of keys, and first those that ctx holds already, because
-// they take no time.
+// gather takes the locks of keys, first those that ctx holds already, because they take
+// no time.
 func (l *Locker) gather(ctx context.Context, leases []*Lease, keys []string, a *ask, wait bool) (err error) {
 	returned := false
 	defer func() {
-		if !returned { // a function of Events has panicked
+		if !returned { // a function of Events panicked
 			(&Leases{locker: l, leases: leases}).backOut(a.terms)
 		}
 	}()
@@ -211,18 +209,18 @@ func (l *Locker) gatherEach(ctx context.Context, leases []*Lease, keys []string,
 	return nil
 }
 
-// begin starts the times of MaxHold and MinHold, if all leases were acquired and are valid.
-// It returns the error of one that has ended, if there is one.
+// begin starts the times of MaxHold and MinHold if all leases were acquired. It returns
+// the error of a lease that has ended, if there is one.
 func (ls *Leases) begin() error {
 	all := true
 	for _, lease := range ls.leases {
-		if lease == nil { // it was not acquired
+		if lease == nil {
 			all = false
 		} else if err := lease.Err(); err != nil {
 			return err
 		}
 	}
-	if !all { // they are backed out of: MinHold must not keep them taken
+	if !all { // backOut follows: a MinHold must not keep the locks taken
 		return nil
 	}
 	now := ls.locker.clock.Now()
@@ -232,8 +230,8 @@ func (ls *Leases) begin() error {
 	return nil
 }
 
-// backOut unlocks what was locked, makes the store forget the claims in left, and
-// returns when that is done, or after giveUpWithin.
+// backOut unlocks the leases, makes the store forget the claims in left, and returns
+// then, or after giveUpWithin.
 func (ls *Leases) backOut(terms *acquire.Terms, left ...driver.Claim) {
 	var wg sync.WaitGroup
 	for _, c := range left {
@@ -249,7 +247,7 @@ func (ls *Leases) backOut(terms *acquire.Terms, left ...driver.Claim) {
 	soon(done)
 }
 
-// Keys are the names of the locks, sorted by their bytes, each once.
+// Keys returns the keys, sorted by their bytes, each once.
 func (ls *Leases) Keys() []string {
 	keys := make([]string, len(ls.leases))
 	for i, lease := range ls.leases {
@@ -258,9 +256,9 @@ func (ls *Leases) Keys() []string {
 	return keys
 }
 
-// Lease is the lease on one of the keys, nil if key is none of them. It can do what
-// any lease can: Pin, for "InTx" of the SQL stores, Downgrade, Detach. After its
-// Unlock the Leases have ended, though the other keys stay held until Leases.Unlock.
+// Lease returns the lease on key, nil if key is not among the keys. All methods of a
+// lease work: Pin, for "InTx" of the SQL stores, Downgrade, Detach. After its Unlock the
+// Leases have ended, but the other keys stay held until Leases.Unlock.
 func (ls *Leases) Lease(key string) *Lease {
 	for _, lease := range ls.leases {
 		if lease.Key() == key {
@@ -270,8 +268,8 @@ func (ls *Leases) Lease(key string) *Lease {
 	return nil
 }
 
-// Token is the fencing token of one of the keys: see Lease.Token. It is 0, which is
-// no token, if key is none of them.
+// Token returns the fencing token of key: see Lease.Token. It is 0, which is no token, if
+// key is not among the keys.
 func (ls *Leases) Token(key string) int64 {
 	if lease := ls.Lease(key); lease != nil {
 		return lease.Token()
@@ -279,9 +277,9 @@ func (ls *Leases) Token(key string) int64 {
 	return 0
 }
 
-// Err is nil while all the leases are valid. Otherwise it is the *LostError of one that
-// has ended; one that was lost comes before one that was unlocked. It looks at the
-// clock, as Lease.Err does.
+// Err is nil while all leases are valid. Otherwise it is the *LostError of a lease that
+// has ended; a lost lease comes before an unlocked one. Err looks at the clock, as
+// Lease.Err does.
 func (ls *Leases) Err() (err error) {
 	for _, lease := range ls.leases {
 		if e := lease.Err(); e != nil && (err == nil || contextCause(err) == nil) {
@@ -308,11 +306,11 @@ func (ls *Leases) Done() <-chan struct{} {
 	return ls.done
 }
 
-// Context returns a copy of parent that ends when the first of the leases does. If
-// that lease was lost, context.Cause returns its *LostError, which names the key. A
-// Lock call with this context knows that it is nested in all the keys. The other
-// keys stay held and renewed until Unlock, so that no other process gets them
-// before their holder has stopped.
+// Context returns a copy of parent that ends when the first of the leases does. If that
+// lease was lost, context.Cause returns its *LostError, which names the key. A Lock call
+// with this context knows that it is nested in all the keys. The other keys stay held and
+// renewed until Unlock, so that this caller can stop its work before another process gets
+// them.
 func (ls *Leases) Context(parent context.Context) context.Context {
 	for _, lease := range ls.leases {
 		parent = lease.Context(parent)
@@ -320,11 +318,11 @@ func (ls *Leases) Context(parent context.Context) context.Context {
 	return parent
 }
 
-// Unlock releases all the locks at the same time, each as Lease.Unlock does, and
-// takes no longer than one. Its error joins theirs, each of which names its key.
-// Call it also after a loss: it releases the other locks.
+// Unlock releases all locks at the same time, each as Lease.Unlock does. Its error joins
+// theirs, each of which names its key. Call Unlock also after a loss: it releases the
+// other locks.
 func (ls *Leases) Unlock() error {
-	_ = ls.Err() // notice a loss before its context ends for another reason
+	_ = ls.Err() // else the end of another lease could hide a loss
 	errs := make([]error, len(ls.leases))
 	var wg sync.WaitGroup
 	for i, lease := range ls.leases {

@@ -20,11 +20,11 @@ import (
 )
 
 // A Locker locks the keys of one store and renews the leases. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store. Lock waits until its
-// context ends, TryLock does not wait; there are no tries or delays to configure. Several
-// Lockers may share a store, for example to lock with another TTL; their callers exclude
-// each other. Make one for each store and set of terms, not one for each call: each renews
-// its leases alone.
+// concurrent use. A Locker needs no Close; the caller closes the store. Lock waits until
+// its context ends, TryLock does not wait; there are no tries or delays to configure.
+// Several Lockers may share a store, for example with different TTLs; their callers
+// exclude each other. Make one Locker for each store and set of terms, not one for each
+// call: only leases of the same Locker are renewed in one batch.
 type Locker struct {
 	store         driver.Locks
 	watcher       driver.Watcher  // nil if the store has none
@@ -46,8 +46,8 @@ type Locker struct {
 	acquiring, releasing bound.Contexts
 }
 
-// New makes a Locker. It refuses with a *ConfigError what the store cannot honour in a
-// Config. It sends no request to the store.
+// New makes a Locker. It returns a *ConfigError if the store cannot honour the Config. It
+// sends no request to the store.
 func New(store driver.Locks, cfg Config) (*Locker, error) {
 	if store == nil {
 		return nil, &ConfigError{"store", "is nil: look at the error of the function that opened it"}
@@ -67,28 +67,27 @@ func New(store driver.Locks, cfg Config) (*Locker, error) {
 	return l, nil
 }
 
-// Lock waits until it holds the lock of key and returns a lease on it. ctx bounds
-// the wait, not the hold: a lease lives on after ctx has ended. While the store is
-// out of reach Lock continues to try for about Config.TTL, at least 5s, however
-// many goroutines want the key.
+// Lock waits until it holds the lock of key and returns a lease on it. ctx bounds the
+// wait, not the hold: a lease lives on after ctx has ended. While the store is out of
+// reach Lock tries again for about Config.TTL, at least 5s.
 //
 // Errors: the context's if it ended first, joined with a *HeldError if its deadline
 // passed and the holder is known; ErrNested; *QueueFullError with MaxWaiting;
-// *CapacityError, *NotLockError, *KeyError; ErrUnsupported for a kind of lock that
-// the store does not have; ErrUnavailable or ErrUnknown for a store that stayed out
-// of reach; ErrDenied for one that denies access. After any error the caller holds no lock. A request without an answer may
-// have left a claim in the store: the Locker releases it in the background, or it
-// expires within the TTL.
+// *CapacityError, *NotLockError, *KeyError; ErrUnsupported for a kind of lock that the
+// store does not have; ErrUnavailable or ErrUnknown for a store that stayed out of reach;
+// ErrDenied for one that denies access. After any error the caller holds no lock. A
+// request without an answer may have left a claim in the store: the Locker releases it in
+// the background, or it expires within the TTL.
 func (l *Locker) Lock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	a := newAsk(opts)
 	return l.lock(ctx, key, &a, true)
 }
 
-// TryLock makes one attempt and does not wait for other holders, whatever deadline its
-// context has: it returns a *HeldError at once if the lock is held or has waiters. To
-// wait for a bounded time, call Lock with a context that has a deadline. Its other errors are
-// Lock's. It does not try again if the store is out of reach, and waits for an
-// answer for at most about half of Config.TTL.
+// TryLock makes one attempt and does not wait for other holders, even if ctx has a
+// deadline: it returns a *HeldError at once if the lock is held or has waiters. To wait
+// for a bounded time, call Lock with a deadline. TryLock does not try again if the store
+// is out of reach, and waits at most about half of Config.TTL for an answer. Its other
+// errors are Lock's.
 func (l *Locker) TryLock(ctx context.Context, key string, opts ...Option) (*Lease, error) {
 	a := newAsk(opts)
 	return l.lock(ctx, key, &a, false)
@@ -110,12 +109,12 @@ func (l *Locker) Do(ctx context.Context, key string, f func(context.Context, *Le
 	return f(lease.Context(ctx), lease)
 }
 
-// Traits are what the store promises, and its short name.
+// Traits returns what the store promises, and its short name.
 func (l *Locker) Traits() driver.Traits { return l.traits }
 
-// Inspect shows who holds key and who waits for it. The token shown is that of the
-// first lease of a grant. Leases that a process makes of the same grant by
-// hand-overs have tokens up to 31 higher.
+// Inspect shows the holders of key and the waiters. A holder is shown with the token of
+// its grant's first lease. Later leases that its process makes of the grant by hand-overs
+// have tokens up to 31 higher.
 //
 // Errors: ErrUnsupported if the store cannot tell, *KeyError, the context's,
 // ErrUnavailable.
@@ -144,8 +143,8 @@ func leaseTokens(info driver.KeyInfo) driver.KeyInfo {
 }
 
 // List shows all keys that begin with prefix and have a holder or a waiter, in no
-// particular order. It is no snapshot. Its errors are Inspect's; the first one ends
-// it.
+// particular order. It is no snapshot. Its errors are Inspect's; the first one ends the
+// list.
 func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		in, err := l.inspector()
@@ -164,12 +163,12 @@ func (l *Locker) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyIn
 	}
 }
 
-// Break ends the claims of all holders of key and lets the store grant the next
-// waiter. With grants, each the HolderInfo.Grant of a holder that Inspect has shown, it
-// ends only these: a lock that was granted to another holder meanwhile stays. It reports
-// how many claims it has ended. The next token is higher than theirs. A holder's contexts
-// end when its process notices, at its next renewal at the latest; until then it may act.
-// Break is meant for people. Its errors are those of Inspect, and ErrUnknown.
+// Break ends the claims of all holders of key and lets the store grant the next waiter.
+// With grants, each the HolderInfo.Grant of a holder that Inspect has shown, Break ends
+// only these: a later grant to another holder stays. It reports how many claims it has
+// ended. The next token is higher than theirs. A holder's contexts end when its process
+// notices, at its next renewal at the latest; until then it may act. Break is meant for
+// people. Its errors are those of Inspect, and ErrUnknown.
 func (l *Locker) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
@@ -192,24 +191,25 @@ func (l *Locker) inspector() (driver.Inspector, error) {
 	return in, nil
 }
 
-// AskPrefix before the key of a lock is the key of the requests to release that lock, which
-// the store keeps as locks. "baton ls" shows them, with the reason as the owner.
+// AskPrefix followed by a key is the key of the requests to release that key's lock. The
+// store keeps these requests as locks. "baton ls" shows them, with the reason as the
+// owner.
 const AskPrefix = "@ask/"
 
 // Ask asks the holders of key to release it, and says why: a deployment that waits for a
-// long job, for example. Holders that look for requests (Lease.Asked) learn of it within
-// about a third of their TTL, or a second if that is longer, and decide. Break needs no
-// consent. The lock need not be held.
+// long job, for example. Holders that call Lease.Asked learn of the request within about
+// a third of their TTL, or a second if that is longer, and decide. The lock need not be
+// held. Break ends a lock without its holder's consent.
 //
 // The request lasts until the lease that Ask returns is unlocked, for at most
-// Config.MaxHold; that of a program that crashed lasts for the TTL. Ask does not wait, and
-// does not lock key: call Lock for that. On a store with read locks a key can have several
-// requests at once, else one.
+// Config.MaxHold; after a crash it lasts for the TTL. Ask does not wait, and does not
+// lock key: call Lock for that. A key can have several requests at once on a store with
+// read locks, else one.
 //
 // Errors are TryLock's; a *HeldError if there is another request on a store without read
-// locks; a *KeyError also for a key that is longer than the longest one less AskPrefix;
-// ErrUnsupported if holders could not learn of it because the store cannot show its locks.
-// The reason is legal as Owner is.
+// locks; a *KeyError also for a key that is too long to follow AskPrefix; ErrUnsupported
+// if the store cannot show its locks, because then no holder could learn of the request.
+// The rules for reason are those of Config.Owner.
 func (l *Locker) Ask(ctx context.Context, key, reason string) (*Lease, error) {
 	if err := askable(key); err != nil {
 		return nil, err
@@ -228,8 +228,8 @@ func askable(key string) error {
 	return check.Prefixed(AskPrefix, key, "a request to release it")
 }
 
-// The steps of a Lock call, in order: check, enclosing, enter, obtain, await,
-// issue. The acquisition handles the events in between.
+// The steps of a Lock call, in order: check, enclosing, enter, obtain, await, issue.
+// Between them the acquisition handles the events.
 
 func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Lease, error) {
 	if err := l.check(ctx, key, a); err != nil {
@@ -250,7 +250,7 @@ func (l *Locker) lock(ctx context.Context, key string, a *ask, wait bool) (*Leas
 	return lease, nil
 }
 
-// check refuses bad input before anything is changed.
+// check refuses bad input before it changes any state.
 func (l *Locker) check(ctx context.Context, key string, a *ask) error {
 	if a.err != nil {
 		return a.err
@@ -300,7 +300,7 @@ func (l *Locker) termsOf(a *ask) (*acquire.Terms, error) {
 	return t, nil
 }
 
-// enclosing finds the lease on key that ctx belongs to.
+// enclosing returns the lease on key that ctx comes from, or nil.
 func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	c, _ := ctx.Value(nestKey{}).(*leaseContext)
 	for ; c != nil; c = c.outer {
@@ -311,7 +311,6 @@ func (l *Locker) enclosing(ctx context.Context, key string) *Lease {
 	return nil
 }
 
-// acquire waits in the local queue, then requests the lock from the store.
 func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *observed) (*Lease, error) {
 	var q *waitQueue // the caller is its front; nil for a TryLock while another goroutine is the front
 	var k *keeper    // from the front before it, if any: a lock or a position
@@ -354,9 +353,9 @@ func (l *Locker) acquire(ctx context.Context, key string, a *ask, wait bool, o *
 }
 
 // obtain requests the lock from the store until it is held, for the front of q. If
-// requests is false it first waits for the outcome of what the previous front has
-// requested. After an error the caller does not hold the lock; passed says that the next
-// caller of q is the front now and waits for it.
+// requests is false, it first waits for the outcome of the previous front's request.
+// After an error the caller does not hold the lock; passed says that the next caller of q
+// is now the front, with the position in the store's queue.
 func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, wait bool, o *observed) (passed bool, err error) {
 	for ; ; requests = true {
 		if requests {
@@ -376,7 +375,7 @@ func (l *Locker) obtain(ctx context.Context, k *keeper, q *waitQueue, requests, 
 					l.giveUp(k)
 				}
 				if errors.Is(err, ErrHeld) || errors.Is(err, ErrQueueFull) {
-					return passed, err // it names the key itself
+					return passed, err // a *HeldError or *QueueFullError names the key itself
 				}
 				return passed, fail("lock", k.key(), explain(ctx, blame(ctx, err), k.saidLast(err)))
 			}
@@ -406,10 +405,8 @@ func (l *Locker) request(ctx context.Context, k *keeper, sent acquire.Moment, wa
 }
 
 // await waits until the lock is held. again says that the position is lost; passed is
-// obtain's.
-//
-// The outcome comes by k.waiter, from a hint or from the answer to a question of the
-// renewer. A missing hint costs one more question to the store, and so does a spurious one.
+// obtain's. The outcome comes by k.waiter, from a hint or from the store's answer to a
+// renewal. A missing hint and a spurious one cost one more request each.
 func (l *Locker) await(ctx context.Context, k *keeper, q *waitQueue) (again, passed bool, err error) {
 	select {
 	case o := <-k.waiter:
@@ -433,8 +430,8 @@ func (l *Locker) await(ctx context.Context, k *keeper, q *waitQueue) (again, pas
 	return false, passed, fail("lock", k.key(), err)
 }
 
-// timedOut says why ctx has ended. If its deadline has passed and the store answers
-// within giveUpWithin, the error also says who holds the lock.
+// timedOut returns the reason for the end of ctx. If the deadline of ctx has passed and
+// the store answers within giveUpWithin, the error also names the holder.
 func (l *Locker) timedOut(ctx context.Context, key string) error {
 	err := whyEnded(ctx)
 	in, ok := driver.As[driver.Inspector](l.store)
@@ -460,8 +457,8 @@ func (l *Locker) timedOut(ctx context.Context, key string) error {
 	return err
 }
 
-// insist asks the store until it answers, or for as long as Lock with the terms would.
-// unsure says that a request without an answer may have taken effect.
+// insist repeats ask until the store answers, or for as long as Lock with the terms
+// would. unsure says that a request without an answer may have taken effect.
 func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx context.Context, sent acquire.Moment) error) (unsure bool, err error) {
 	began := l.clock.Now()
 	for try := 1; ; try++ {
@@ -472,7 +469,7 @@ func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx cont
 		if err == nil {
 			return false, nil
 		}
-		if errors.Is(err, ErrLost) { // whatever the last error of the store was
+		if errors.Is(err, ErrLost) { // even if the store answered an earlier try with another error
 			return unsure, err
 		}
 		unsure = unsure || acquire.Unknown(err)
@@ -483,7 +480,7 @@ func (l *Locker) insist(ctx context.Context, t *acquire.Terms, ask func(ctx cont
 	}
 }
 
-// ownerOf is the name that the store shows for the holder of what a asks for.
+// ownerOf is the owner that the store shows for a lock of a.
 func (l *Locker) ownerOf(a *ask) string { return cmp.Or(a.owner, l.cfg.Owner) }
 
 func (l *Locker) debug(ctx context.Context) bool {

@@ -13,12 +13,10 @@ import (
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
-// DefaultTTL is how long the store keeps a lease after its holder crashed, unless
-// Config says otherwise or the store does not accept it.
+// DefaultTTL is the default of Config.TTL on stores that accept it.
 const DefaultTTL = 15 * time.Second
 
-// DefaultTTLOf is DefaultTTL, or the TTL nearest to it that a store with the traits
-// accepts.
+// DefaultTTLOf is DefaultTTL, or the nearest TTL that a store with the traits accepts.
 func DefaultTTLOf(traits driver.Traits) time.Duration {
 	ttl := max(DefaultTTL, traits.MinTTL)
 	if traits.MaxTTL > 0 {
@@ -32,42 +30,39 @@ const MaxPermits = 1_000_000
 
 // Config says how a Locker locks. The zero Config is ready to use.
 type Config struct {
-	// TTL is how long a lock stays taken in the store after its holder crashed or
-	// lost the store. A live holder renews the lease every third of it: TTL does not
-	// end what is held, MaxHold does. A TTL that
-	// the store does not accept is an error. Defaults to 15s, or to the TTL nearest
-	// to that which the store accepts, less LockDelay.
+	// TTL is how long a lock stays taken in the store after its holder crashed or lost
+	// the store. A live holder renews the lease every third of it: MaxHold bounds how
+	// long a live holder keeps the lock, TTL does not. A TTL that the store does not
+	// accept is an error. Defaults to 15s, or to the nearest TTL that the store accepts
+	// together with LockDelay.
 	TTL time.Duration
 
-	// Margin is the time left to stop working: a lease that could not be renewed
-	// ends by Margin before the store could grant the lock to another process. It
-	// is at least 10ms and a hundredth of TTL, at most half of TTL. With more than
-	// the default, a lock that the store hands over costs one more round trip.
-	// Defaults to a tenth of TTL, at least 10ms; a lease that began with a
-	// hand-over by the store has a margin of a tenth of driver.ClaimTTL until its
-	// first renewal.
+	// Margin is the time left to stop working: a lease that could not be renewed ends by
+	// Margin before the store can grant the lock to another process. It is at least 10ms
+	// and a hundredth of TTL, at most half of TTL. With more than the default, a lock
+	// that the store hands over costs one more round trip. Defaults to a tenth of TTL, at
+	// least 10ms. A lease that began with a hand-over by the store has a margin of a
+	// tenth of driver.ClaimTTL until its first renewal.
 	Margin time.Duration
 
-	// Owner is shown to people who ask who holds a lock. The store never compares
-	// it. At most 128 bytes of printable UTF-8. Defaults to host:pid program.
+	// Owner is the holder's name for people. The store never compares it. At most 128
+	// bytes of printable UTF-8. Defaults to host:pid program.
 	Owner string
 
-	// MaxHold ends a lease after this time, even if its holder is alive and renews
-	// it. The lock is free at the holder's Unlock, or TTL later. Defaults to 0, no
-	// limit.
+	// MaxHold ends a lease after this time, even if its holder is alive and renews it.
+	// The lock is free at the holder's Unlock, or TTL later. Defaults to 0, no limit.
 	MaxHold time.Duration
 
-	// LockDelay keeps the lock taken for this time, on top of TTL, after an
-	// abnormal end: a crash, or a loss even if the holder then unlocks it. It
-	// protects resources that cannot check tokens from the last writes of a holder
-	// that was lost. Defaults to 0.
+	// LockDelay keeps the lock taken for this time, on top of TTL, after an abnormal end:
+	// a crash, or a loss even if the holder then unlocks it. It protects resources that
+	// cannot check tokens from late writes of the lost holder. Defaults to 0.
 	LockDelay time.Duration
 
 	// Logger gets losses as errors, failed renewals as warnings, and each
 	// acquisition and release at the debug level. Defaults to silence.
 	Logger *slog.Logger
 
-	// Events are called when something happens. Defaults to none.
+	// Events are called when something happens to a lock. Defaults to none.
 	Events *Events
 }
 
@@ -78,7 +73,6 @@ type ConfigError struct {
 
 func (e *ConfigError) Error() string { return "baton: config: " + e.Field + " " + e.Reason }
 
-// complete fills in the defaults and refuses what the store cannot honour.
 func (c *Config) complete(traits driver.Traits) error {
 	if c.TTL == 0 {
 		c.TTL = DefaultTTLOf(traits)
@@ -110,7 +104,7 @@ func (c *Config) complete(traits driver.Traits) error {
 	case c.MaxHold < 0:
 		return &ConfigError{"MaxHold", fmt.Sprintf("is %v, negative", c.MaxHold)}
 	}
-	// What the store checks in every request is checked here once.
+	// One sample gets the checks that the store makes of every request.
 	sample := driver.Claim{Key: "k", ID: "i", Owner: c.Owner, Weight: driver.Whole, Capacity: driver.Whole}
 	for _, ttl := range []time.Duration{c.TTL, c.TTL + c.LockDelay} {
 		if err := check.Request(driver.Request{Claim: sample, TTL: ttl}, traits); err != nil {
@@ -128,7 +122,6 @@ func leastMargin(ttl time.Duration) time.Duration {
 	return min(max(ttl/100, 10*time.Millisecond), ttl/2)
 }
 
-// newTerms are the terms of a complete Config.
 func newTerms(cfg Config) *acquire.Terms {
 	return &acquire.Terms{TTL: cfg.TTL, Margin: cfg.Margin, LockDelay: cfg.LockDelay, MaxHold: cfg.MaxHold, Jitter: rand.N[time.Duration]}
 }
@@ -137,7 +130,6 @@ func newTerms(cfg Config) *acquire.Terms {
 // exclusive lock.
 type Option func(*ask)
 
-// ask is what one call asks for.
 type ask struct {
 	weight, capacity int64
 	reentrant        bool
@@ -145,7 +137,7 @@ type ask struct {
 	ttl, minHold     time.Duration  // 0: the Locker's, none
 	terms            *acquire.Terms // set by check
 	maxWaiting       int            // 0: no bound
-	part             bool           // of LockAll: MaxHold and MinHold start later
+	part             bool           // LockAll's: MaxHold and MinHold start later
 	err              error
 }
 
@@ -166,28 +158,26 @@ func Permits(n, of int) Option {
 	}
 }
 
-// Reentrant lets a call succeed at once if its context comes from a lease on the
-// same key (Lease.Context, or the context that Do passes) that covers what is asked for: an exclusive lease covers
-// everything, any other lease only the same weight and capacity. Every such call
-// needs its own Unlock; the last one releases the lock. The token stays the same.
-// Without this option a nested call fails with ErrNested, because it would wait for
-// itself. A call with the context that was given to Lock is not known to be nested,
-// with or without this option: it waits for the first lease.
+// Reentrant lets a nested call succeed at once: one whose context comes from a lease on
+// the same key (Lease.Context, or the context that Do passes). An exclusive lease covers
+// every request, any other lease only the same weight and capacity. Every such call needs
+// its own Unlock; the last one releases the lock. The token stays the same. Without this
+// option a nested call fails with ErrNested, because it would wait for itself. A call
+// with the context that was given to Lock does not count as nested, with or without this
+// option: it waits for the first lease.
 func Reentrant() Option {
 	return func(a *ask) { a.reentrant = true }
 }
 
-// Owner shows text as the holder, in place of Config.Owner, to people who ask who
-// holds the lock. The store never compares it. At most 128 bytes of printable
-// UTF-8, else the call fails; "" is as if the option were not there. A nested lock
-// is shown with the owner of its outer one.
+// Owner is Config.Owner for this call; with "" Config.Owner applies. The call fails if
+// text is not legal as an owner. A nested lock is shown with the owner of its outer one.
 func Owner(text string) Option {
 	return func(a *ask) { a.owner = text }
 }
 
-// TTL is Config.TTL for this call. Its Margin is Config.Margin if that was set, else
-// the default of this TTL. The call fails with a *ConfigError if the store does not
-// accept it, or if the Margin does not fit. A nested lock keeps the TTL of its outer one.
+// TTL is Config.TTL for this call. The Margin is Config.Margin if that was set, else the
+// default for this TTL. The call fails with a *ConfigError if the store does not accept
+// the TTL, or if the Margin does not fit. A nested lock keeps the TTL of its outer one.
 func TTL(d time.Duration) Option {
 	return func(a *ask) {
 		if a.ttl = d; d <= 0 {
@@ -196,18 +186,17 @@ func TTL(d time.Duration) Option {
 	}
 }
 
-// MinHold keeps the lock taken for at least d from when it was acquired, so that work
-// which is done once in a while is not done again so soon, by a program whose clock is
-// late for example. After an earlier Unlock the lock has no holder, the process may end,
-// and the store keeps the lock taken for the rest of the time. LockAll counts from its
-// return.
+// MinHold keeps the lock taken for at least d from its grant. It prevents that periodic
+// work is done twice in a row, for example by a program whose clock is late. After an
+// earlier Unlock the lock has no holder and the process may end; the store keeps the lock
+// taken for the rest of the time. LockAll counts from its return.
 //
-// It ends with a lease that was lost, broken or detached: a lock whose holder crashed is
-// free within its TTL, and so is one whose Unlock failed because the store did not answer,
-// if the Locker does not succeed in the background either. A nested lock has that of its outer
-// one. A store that ties locks to the process that took them cannot do
-// it: the call fails with ErrUnsupported; and with a *ConfigError if d is more than the
-// store's longest TTL.
+// The MinHold ends early with a lease that was lost, broken or detached: the lock of a
+// crashed holder is free within its TTL. So is a lock whose Unlock, and the tries in the
+// background after it, failed because the store did not answer. A nested lock has the
+// MinHold of its outer one. The call fails with ErrUnsupported on a store that ties locks
+// to the process that took them, and with a *ConfigError if d is more than the store's
+// longest TTL.
 func MinHold(d time.Duration) Option {
 	return func(a *ask) {
 		if a.minHold = d; d < 0 {
@@ -216,23 +205,23 @@ func MinHold(d time.Duration) Option {
 	}
 }
 
-// MaxWaiting makes a call that would have to wait fail at once with a *QueueFullError
-// if n callers wait for the key already. It counts in two places, each by itself:
+// MaxWaiting makes a call that would have to wait fail at once with a *QueueFullError if
+// n callers wait for the key already. It bounds two queues, each by itself:
 //
-//   - In this process, behind the goroutine that deals with the store or has the
-//     exclusive lock, at most n goroutines wait. Goroutines that come at the same time
-//     count until the store has answered the first of them, also for a read lock or
-//     permits that they will all get: leave room for them.
+//   - In this process at most n goroutines wait behind the front of the local queue.
+//     Goroutines that come at the same time count until the store has answered the first
+//     of them, even for a read lock or permits that all of them get. Leave room for them.
 //   - In the store's queue at most n wait, of all processes. A process has at most one
-//     position there for a key, that of its first goroutine. The next one is counted
-//     when its turn comes: it can then be refused after it has waited in this process. It
-//     is not counted if it asks with the same n and gets the position of one that gave up.
+//     position for a key, that of its front. The next goroutine is counted when it
+//     becomes the front: it can then be refused after it has waited in this process. It
+//     is not counted if it asks with the same n and gets the position of one that gave
+//     up.
 //
-// Waiters that asked without this option count, and are not kept out by it. Waiters
-// that crashed count until their positions have expired. With LockAll the bound applies
-// to each key. The option changes nothing for a TryLock, for a nested lock, and for the
-// first goroutine of a process that finds the lock free. On a store without the trait
-// FIFO, such as redlock, only the bound on the goroutines of this process is certain.
+// Waiters without this option count, but are not refused. Waiters that crashed count
+// until their positions have expired. With LockAll the bound applies to each key. The
+// option does not affect TryLock, a nested lock, or the first goroutine of a process that
+// finds the lock free. On a store without the trait FIFO, such as redlock, only the bound
+// on the goroutines of this process is certain.
 //
 // n is at least 1, else the call fails.
 func MaxWaiting(n int) Option {

@@ -9,13 +9,13 @@ import (
 	"github.com/batonhq/baton/internal/acquire"
 )
 
-// maxSleep bounds how late the renewer notices that the machine was suspended.
+// maxSleep bounds the delay until the renewer notices that the machine was suspended.
 const maxSleep = time.Second
 
-// A renewer calls the owners of timers that have run out, in the order of their
-// times, and sends their questions to the store in batches. It never waits for the
-// store, so that a request that hangs does not delay a loss; between its runs it is
-// a timer and no goroutine.
+// A renewer calls the owners of timers that have run out, in the order of their times,
+// and sends their questions to the store in batches. It never waits for the store, so a
+// request that hangs does not delay the report of a loss. Between its runs it has a timer
+// and no goroutine.
 type renewer struct {
 	clock acquire.Clock
 	send  func([]renewal) // called on a goroutine of its own
@@ -30,29 +30,30 @@ type renewer struct {
 
 // An owner of a timer has a claim to renew.
 type owner interface {
-	// due is called when the timer has run out. ok says that the question is to be sent.
+	// due is called when the timer has run out. It returns the question to send, if ok.
 	due(now acquire.Moment) (q acquire.Question, ok bool)
 
-	// renewed takes the store's answer to the question. It reports whether the answer counts.
+	// renewed gets the store's answer to the question. It reports whether the answer
+	// counts.
 	renewed(sent acquire.Moment, q acquire.Question, r driver.Renewal) (counts bool)
 }
 
-// A renewal is a question to the store, and the owner that asks it.
+// A renewal is a question to the store, and its owner.
 type renewal struct {
 	owner owner
 	acquire.Question
 }
 
-// A timer is set for one owner. The renewer's mutex guards its fields, except for
-// the owner, which never changes.
+// A timer belongs to one owner, which never changes. The renewer's mutex guards the other
+// fields.
 type timer struct {
 	owner owner
 	at    acquire.Moment
 	place int // index in the heap plus 1; 0: not set
 }
 
-// set plans a call of t's owner at a moment and drops the earlier plan; zero means
-// no call.
+// set plans a call of t's owner at a moment and drops the earlier plan. Zero means no
+// call.
 func (r *renewer) set(t *timer, at acquire.Moment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,7 +89,7 @@ func (r *renewer) arm(at, now acquire.Moment) {
 // run is called by wakeup.
 func (r *renewer) run() {
 	r.mu.Lock()
-	if r.running { // the other run looks again before it ends
+	if r.running { // that run looks again before it ends
 		r.mu.Unlock()
 		return
 	}

@@ -13,28 +13,27 @@ import (
 	"github.com/batonhq/baton/internal/acquire"
 )
 
-// A waitQueue is a local queue: the goroutines of this process that want one key,
-// first come, first served. Its front is the one that deals with the store: it
-// requests, waits in the store's queue, or holds the exclusive lock. The queue
-// exists as long as it has a front.
+// A waitQueue is a local queue: the goroutines of this process that want one key, first
+// come, first served. Its front deals with the store: it requests, waits in the store's
+// queue, or holds the exclusive lock. The queue exists as long as it has a front.
 type waitQueue struct {
 	shard *queueShard
 	key   string
 
 	holder  atomic.Pointer[keeper] // the last keeper that the front held exclusively, if any
-	waiting atomic.Int32           // changed under the shard's mutex, as is what follows
+	waiting atomic.Int32           // it and the fields below are changed under the shard's mutex
 
 	first, last *caller
 
-	outage atomic.Pointer[acquire.Outage] // that the front has seen; nil if the store answers
+	outage atomic.Pointer[acquire.Outage] // as seen by the front; nil if the store answers
 }
 
 // caller is a goroutine behind the front.
 type caller struct {
 	ask        ask
-	came       acquire.Moment // zero unless the store did not answer the front at that moment
-	turn       chan *keeper   // cap 1: a lock or a position to take over, or nil to begin as the front
-	failed     error          // if not nil, ignore turn: the store is out of reach
+	came       acquire.Moment // zero if the store answered the front at that moment
+	turn       chan *keeper   // cap 1: a lock or a position to take over; nil: begin as the front
+	failed     error          // if not nil, turn does not count: the store is out of reach
 	prev, next *caller
 	queued     bool
 }
@@ -45,8 +44,8 @@ type queueShard struct {
 	_      [48]byte // shards do not share a cache line
 }
 
-// add makes the queue of key. The caller has locked the shard and becomes the
-// front.
+// add makes the queue of key, with the caller as its front. The caller has locked the
+// shard.
 func (sh *queueShard) add(key string) *waitQueue {
 	q := &waitQueue{shard: sh, key: key}
 	sh.queues[key] = q
@@ -57,9 +56,9 @@ func (l *Locker) shard(key string) *queueShard {
 	return &l.queues[maphash.String(l.seed, key)%uint64(len(l.queues))]
 }
 
-// enter joins the queue of key and returns when the caller is its front, with the
-// lock, or the position, that the front before it handed over, if any. It refuses if as
-// many are behind the front as the caller allows.
+// enter joins the queue of key and returns when the caller is its front. It returns the
+// lock or the position that the earlier front handed over, if any. It refuses if as many
+// callers as a allows are behind the front.
 func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*waitQueue, *keeper, error) {
 	sh := l.shard(key)
 	sh.Lock()
@@ -108,7 +107,7 @@ func (l *Locker) enter(ctx context.Context, key string, a *ask, o *observed) (*w
 	return nil, nil, fail("lock", key, err)
 }
 
-// stepOut takes a caller that does not wait any more out of q.
+// stepOut removes a caller that no longer waits from q.
 func (l *Locker) stepOut(q *waitQueue, c *caller) {
 	q.shard.Lock()
 	queued := c.queued
@@ -117,8 +116,8 @@ func (l *Locker) stepOut(q *waitQueue, c *caller) {
 	}
 	q.shard.Unlock()
 	if !queued {
-		// Another goroutine has made this one the front at the same time, or handed
-		// the lock over to it. Neither must be lost.
+		// Another goroutine has just made this one the front or handed it the lock. The
+		// next caller must get that.
 		if k := <-c.turn; c.failed == nil {
 			l.passToNext(q, k)
 		}
@@ -126,9 +125,9 @@ func (l *Locker) stepOut(q *waitQueue, c *caller) {
 	l.callers.Put(c)
 }
 
-// tryEnter makes the caller the front if there is none. Otherwise it refuses if
-// this process is known to hold the lock exclusively; if not, the store must
-// decide, and the caller is in no queue (nil, nil).
+// tryEnter makes the caller the front if there is none. If there is one, tryEnter refuses
+// if this process is known to hold the lock exclusively. Else it returns nil, nil: the
+// caller is in no queue, and the store decides.
 func (l *Locker) tryEnter(key string) (*waitQueue, *HeldError) {
 	sh := l.shard(key)
 	sh.Lock()
@@ -143,8 +142,7 @@ func (l *Locker) tryEnter(key string) (*waitQueue, *HeldError) {
 	return nil, nil
 }
 
-// tryFront makes the caller the front of the queues of all keys, if none of them
-// has one.
+// tryFront makes the caller the front of the queues of all keys, if all are empty.
 func (l *Locker) tryFront(keys []string) (queues []*waitQueue, ok bool) {
 	for _, key := range keys {
 		sh := l.shard(key)
@@ -162,8 +160,8 @@ func (l *Locker) tryFront(keys []string) (queues []*waitQueue, ok bool) {
 	return queues, true
 }
 
-// occupiedBy is q if a lease on what a asks for stays its front, else nil: callers
-// behind a read lock or permits may hold together with it.
+// occupiedBy is q if a lease of a remains the front of q, else nil: callers behind a read
+// lock or permits may hold together with it.
 func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 	if a.weight != driver.Whole {
 		return nil
@@ -171,12 +169,12 @@ func (q *waitQueue) occupiedBy(a *ask) *waitQueue {
 	return q
 }
 
-// handOver gives k, which is fit for it, to the caller behind its holder. It
-// returns false if there is none, or if that caller wants another kind of lock,
-// owner, TTL or MinHold.
+// handOver gives k, which is fit for it, to the caller behind its holder. It returns
+// false if there is none, or if that caller wants another kind of lock, owner, TTL or
+// MinHold.
 func (q *waitQueue) handOver(k *keeper) bool {
 	if q == nil || q.waiting.Load() == 0 {
-		return false // leave makes a caller that comes now the front
+		return false // if a caller comes now, leave makes it the front
 	}
 	q.shard.Lock()
 	defer q.shard.Unlock()
@@ -193,10 +191,10 @@ func (q *waitQueue) handOver(k *keeper) bool {
 	return fit
 }
 
-// passOn gives what k waits for to the caller behind the front, when the front does not
-// wait any more: the position in the store's queue stays in the process, without a request
-// to the store. It returns false if there is no such caller, if that caller asks for
-// something else, also for another MaxWaiting, or if the wait has an outcome already.
+// passOn gives the store position of k to the caller behind a front that no longer waits,
+// without a request to the store. It returns false if there is no such caller, if that
+// caller asks for something else or another MaxWaiting, or if the wait has an outcome
+// already.
 func (q *waitQueue) passOn(k *keeper) bool {
 	if q == nil || q.waiting.Load() == 0 {
 		return false
@@ -216,14 +214,14 @@ func (q *waitQueue) passOn(k *keeper) bool {
 	return passed
 }
 
-// takenOver hands the lock over to the next caller, or passes the position on, and
-// reports whether it did.
+// takenOver tries handOver, then passOn, and reports whether one succeeded.
 func (q *waitQueue) takenOver(k *keeper) bool {
 	return k.fitToHandOver() && q.handOver(k) || q.passOn(k)
 }
 
 // passToNext hands k, which its receiver did not use, over to the next caller, or
-// releases it. k is nil if the receiver became the front without anything.
+// releases it. A nil k says that the receiver was made the front without a lock or
+// position.
 func (l *Locker) passToNext(q *waitQueue, k *keeper) {
 	if k != nil {
 		if q.takenOver(k) {
@@ -234,8 +232,8 @@ func (l *Locker) passToNext(q *waitQueue, k *keeper) {
 	q.leave()
 }
 
-// leave makes the next caller the front, or ends the queue. A caller that is in no
-// queue has a nil q.
+// leave makes the next caller the front, or ends the queue. q is nil for a caller in no
+// queue.
 func (q *waitQueue) leave() {
 	if q == nil {
 		return
@@ -251,13 +249,13 @@ func (q *waitQueue) leave() {
 	delete(sh.queues, q.key)
 }
 
-// advance makes the first caller behind the front the front, with k if that is not nil.
-// The shard's mutex is locked.
+// advance makes c, the first caller behind the front, the front. k, if not nil, goes to
+// c. The caller has locked the shard's mutex.
 func (q *waitQueue) advance(c *caller, k *keeper) {
 	q.remove(c)
 	if o := q.outage.Load(); o != nil {
 		seen := o.AsSeenBy(c.came)
-		q.outage.CompareAndSwap(o, &seen) // it may just have ended
+		q.outage.CompareAndSwap(o, &seen) // not if the outage has just ended
 	}
 	c.turn <- k
 }
@@ -273,8 +271,8 @@ func (q *waitQueue) note(o acquire.Outage) {
 	}
 }
 
-// failBehind fails each caller behind the front for which the outage has lasted,
-// since that caller came, as long as it would wait as the front.
+// failBehind fails each caller behind the front that has waited through the outage as
+// long as it would have waited as the front.
 func (l *Locker) failBehind(q *waitQueue) {
 	if q == nil {
 		return

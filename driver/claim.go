@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// idBytes is the randomness of an ID: 132 bits are 22 characters.
+// idBytes are the random bytes of an ID: 132 of their bits make 22 characters.
 const idBytes = 17
 
 var ids struct {
@@ -15,8 +15,7 @@ var ids struct {
 	left int
 }
 
-// NewID draws the ID of a new acquisition: 22 characters, over 128 random
-// bits.
+// NewID draws the ID of a new acquisition: 22 characters with over 128 random bits.
 func NewID() string {
 	var raw [idBytes]byte
 	ids.Lock()
@@ -26,7 +25,7 @@ func NewID() string {
 	}
 	ids.left -= idBytes
 	copy(raw[:], ids.pool[ids.left:])
-	clear(ids.pool[ids.left : ids.left+idBytes]) // so that a later memory dump does not show an ID
+	clear(ids.pool[ids.left : ids.left+idBytes]) // a later memory dump must not show an ID
 	ids.Unlock()
 
 	var text [23]byte

@@ -16,18 +16,16 @@ var (
 	// ErrQueueFull is what errors.Is finds in every *QueueFullError.
 	ErrQueueFull = errors.New("as many wait for the lock as may")
 
-	// ErrLost says that a claim is not valid any more: it expired, was released,
-	// broken, or deleted in the store by other means.
+	// ErrLost says that a claim is no longer valid: it expired, or was released, broken,
+	// or deleted in the store by other means.
 	ErrLost = errors.New("the claim does not stand any more")
 
-	// ErrUnavailable says that the store could not be asked, or was not ready to
-	// answer, and that the request had no effect. The caller should try again
-	// later.
+	// ErrUnavailable says that the store could not be reached, or was not ready to
+	// answer, and that the request had no effect. The caller should try again later.
 	ErrUnavailable = errors.New("store unavailable")
 
-	// ErrDenied says that the store does not let its user in, or not do that: a password
-	// is wrong, or a right is missing. The request had no effect, and only another
-	// configuration helps.
+	// ErrDenied says that the store denies access: a password is wrong, or a right is
+	// missing. The request had no effect, and only another configuration helps.
 	ErrDenied = errors.New("the store denies access")
 
 	// ErrUnknown says that the request may or may not have taken effect.
@@ -37,8 +35,8 @@ var (
 	ErrClosed = errors.New("store closed")
 )
 
-// Answered makes an error of err that AnswerOf knows: a server of the store has answered it
-// with that text, which tells no address.
+// Answered wraps err, which a server of the store has answered, so that AnswerOf returns
+// text. text must not contain an address.
 func Answered(err error, text string) error { return &answered{err, text} }
 
 type answered struct {
@@ -48,8 +46,8 @@ type answered struct {
 
 func (a *answered) Unwrap() error { return a.error }
 
-// AnswerOf returns what a server of the store has answered, printable. ok is false if err
-// is of another kind, such as one of the network.
+// AnswerOf returns the text of a server's answer, printable. ok is false for other
+// errors, such as those of the network.
 func AnswerOf(err error) (text string, ok bool) {
 	a, ok := errors.AsType[*answered](err)
 	if !ok {
@@ -58,8 +56,8 @@ func AnswerOf(err error) (text string, ok bool) {
 	return Printable(a.text), true
 }
 
-// HeldError refuses an attempt because the lock is held or has waiters. A field that
-// the store does not know is zero.
+// HeldError refuses an attempt because the lock is held or has waiters. A field is zero
+// if the store does not know its value.
 type HeldError struct {
 	Key       string
 	Owner     string        // one of the holders
@@ -95,8 +93,8 @@ func (e *HeldError) Error() string {
 	return s
 }
 
-// QueueFullError refuses an attempt that would have to wait, because the queue has as
-// many waiters as Request.MaxWaiting allows.
+// QueueFullError refuses an attempt that would have to wait, because the queue has
+// Request.MaxWaiting waiters already.
 type QueueFullError struct {
 	Key     string
 	Waiting int  // how many wait, at least
@@ -114,9 +112,9 @@ func (e *QueueFullError) Error() string {
 	return fmt.Sprintf("lock %q is held, with %d waiting already %s, as many as the caller allows: try again later, or allow more", e.Key, e.Waiting, where)
 }
 
-// Printable returns text with every character that cannot be seen escaped as in a
-// Go string, including line ends and marks that change the direction of writing. Text
-// from other programs goes through it before it reaches a terminal or a log.
+// Printable escapes every invisible character of text as in a Go string, including line
+// ends and marks that change the direction of writing. Text from other programs must pass
+// through it before a terminal or a log.
 func Printable(text string) string {
 	if !strings.ContainsFunc(text, func(r rune) bool { return r == utf8.RuneError || !strconv.IsPrint(r) }) {
 		return text
@@ -135,8 +133,7 @@ func Printable(text string) string {
 	return b.String()
 }
 
-// quoted returns a name as it is if that is unambiguous in an error message, else
-// in quotes.
+// quoted puts a name in quotes if it is ambiguous in an error message without them.
 func quoted(name string) string {
 	if strings.ContainsFunc(name, func(r rune) bool {
 		return r == utf8.RuneError || r == '"' || r == ',' || r == ' ' || !strconv.IsPrint(r)
@@ -172,8 +169,8 @@ func capacityName(n int64) string {
 	return fmt.Sprintf("%d permits", n)
 }
 
-// NotLockError says that the store has something under the key's name that is not a
-// lock. The store did not change it.
+// NotLockError says that something other than a lock is stored under the key. The store
+// did not change it.
 type NotLockError struct {
 	Key   string
 	Store string

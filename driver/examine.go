@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// Examiner is implemented by stores that can tell what makes locks unsafe or slow:
-// in their servers, or in how the process reaches them.
+// Examiner is implemented by stores that can find what makes locks unsafe or slow, in
+// their servers or in the connection to them.
 type Examiner interface {
-	// Examine asks and changes nothing. It returns what it found even with an
-	// error, which says that it could not ask about something.
+	// Examine changes nothing. An error says that something could not be examined; the
+	// findings returned with it are valid.
 	Examine(ctx context.Context) ([]Finding, error)
 }
 
-// Clock is implemented by stores whose server has a clock of its own. It serves to
-// compare that clock with this machine's. Locks never depend on the difference.
+// Clock is implemented by stores whose server has a clock of its own, to compare it with
+// this machine's. Locks never depend on the difference.
 type Clock interface {
-	// ServerTime asks the server what time it is.
+	// ServerTime returns the server's time.
 	ServerTime(ctx context.Context) (time.Time, error)
 }
 
@@ -25,7 +25,7 @@ type Clock interface {
 type Refusal interface {
 	error
 
-	// Finding says what was found. ok is false if the error is about
+	// Finding returns the reason of the refusal. ok is false if the error is about
 	// something else.
 	Finding() (f Finding, ok bool)
 }
@@ -53,6 +53,6 @@ func (s Severity) String() string {
 type Finding struct {
 	Name     string // short and stable, for programs: "maxmemory-policy"
 	Severity Severity
-	What     string // a sentence: what was found, and what it can do to a lock
-	Mend     string // what to do about it: a command or a setting; "" if nothing
+	What     string // a sentence: the fact, and its possible effect on a lock
+	Mend     string // a command or a setting that helps; "" if there is none
 }

@@ -10,22 +10,22 @@ import (
 	"time"
 )
 
-// Inspector is implemented by stores that can show their locks to people and revoke
-// them. No program can act as a holder with what it returns.
+// Inspector is implemented by stores that can show their locks to people and revoke them.
+// The values that it returns give no program a holder's rights.
 type Inspector interface {
-	// Inspect shows one key. A key without holders and waiters is not an error: its
-	// KeyInfo has neither.
+	// Inspect shows one key. A key without holders and waiters is no error.
 	Inspect(ctx context.Context, key string) (KeyInfo, error)
 
-	// List shows every key that has a holder or a waiter and begins with prefix, in
-	// no particular order. It reads page by page and is no snapshot. The first
-	// error ends it.
+	// List shows every key that has a holder or a waiter and begins with prefix, in no
+	// particular order. It reads page by page and is no snapshot. The first error ends
+	// it.
 	List(ctx context.Context, prefix string) iter.Seq2[KeyInfo, error]
 
 	// Break ends the claims of all holders, or only those whose HolderInfo.Grant is one
 	// of grants, and lets the store grant the waiters that now fit. The next token is
-	// higher than theirs. It reports how many claims it has ended. Whether a claim is
-	// one of grants is decided where it is ended: a claim that is granted meanwhile stays.
+	// higher than theirs. Break reports how many claims it has ended. The comparison with
+	// grants is atomic with the end of the claim: a claim that is granted meanwhile
+	// stays.
 	Break(ctx context.Context, key string, grants ...string) (ended int, err error)
 }
 
@@ -36,8 +36,8 @@ type KeyInfo struct {
 	Waiters []WaiterInfo // in the order of the queue
 }
 
-// Grants are those of the holders: Break with them ends no later grant. None is all to
-// Break, so ask whether there are holders first.
+// Grants are the grants of the holders: Break with them ends no later grant. Break with
+// an empty list ends all claims, so first check that there are holders.
 func (i KeyInfo) Grants() (all []string) {
 	for _, h := range i.Holders {
 		all = append(all, h.Grant)
@@ -45,7 +45,7 @@ func (i KeyInfo) Grants() (all []string) {
 	return all
 }
 
-// HolderInfo is one holder. Ages and remaining times are by the store's clock.
+// HolderInfo is one holder. Age and Remaining are by the store's clock.
 type HolderInfo struct {
 	Owner     string
 	Weight    int64
@@ -55,32 +55,31 @@ type HolderInfo struct {
 	Remaining time.Duration // until it expires, unless renewed
 	Foreign   bool          // held by a program that is not Baton
 
-	// Grant tells this grant from every other one of the key: it is what to compare,
-	// because owners repeat. It stays through renewal, Rename and Downgrade; Move makes
-	// another one. The leases that a process hands over locally are one grant of the store,
-	// and so are those of the clients of one agent. The grants
-	// of a foreign program that writes the same value each time look the same.
+	// Grant identifies a grant of the key. Compare it, not the owner: owners repeat. It
+	// stays the same through renewal, Rename and Downgrade, and changes with Move. The
+	// leases that a process hands over locally are one grant, and so are those of the
+	// clients of one agent. Grants of a foreign program that writes the same value each
+	// time look the same.
 	Grant string
 }
 
-// GrantOf is the HolderInfo.Grant of what a claim with this ID holds. The ID cannot be
-// found from it.
+// GrantOf is the HolderInfo.Grant of the claim with this ID. It does not reveal the ID.
 func GrantOf(id string) string {
 	sum := sha256.Sum256([]byte(id))
 	return hex.EncodeToString(sum[:8])
 }
 
-// Among reports whether Break with these grants ends the grant g.
+// Among reports whether Break with these grants ends grant g.
 func Among(g string, grants []string) bool { return len(grants) == 0 || slices.Contains(grants, g) }
 
-// SameGrant reports whether two looks at a lock saw the same grant, which may have been
-// moved to another process meanwhile.
+// SameGrant reports whether two looks at a lock saw the same grant, even if a process
+// moved it to another one in between.
 func (h HolderInfo) SameGrant(other HolderInfo) bool {
 	return h.Grant == other.Grant || h.Token != 0 && h.Token == other.Token
 }
 
-// Mode names the kind of the claim: "exclusive", "shared", "2/10" for permits, or "" if
-// the store does not know it.
+// Mode is the kind of the claim: "exclusive", "shared", "2/10" for permits, or "" if the
+// store does not know it.
 func (h HolderInfo) Mode() string { return mode(h.Weight, h.Capacity) }
 
 // WaiterInfo is one position in the queue.
@@ -91,7 +90,7 @@ type WaiterInfo struct {
 	Age      time.Duration // since it joined; negative if the store does not know
 }
 
-// Mode names the kind of the claim, as HolderInfo.Mode does.
+// Mode is the kind of the claim: see HolderInfo.Mode.
 func (w WaiterInfo) Mode() string { return mode(w.Weight, w.Capacity) }
 
 func mode(weight, capacity int64) string {

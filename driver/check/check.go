@@ -1,6 +1,6 @@
-// Package check tells whether a request to a store is legal. A store calls it
-// before it does anything else, so that bad input gets the same error on every
-// store and changes nothing.
+// Package check tells whether a request to a store is legal. A store calls it before it
+// does anything else, so that bad input changes nothing and gets the same error on every
+// store.
 package check
 
 import (
@@ -19,9 +19,8 @@ import (
 // MaxKey is the length of the longest key, in bytes.
 const MaxKey = 512
 
-// Key returns a *driver.KeyError unless key is legal: 1 to MaxKey bytes of UTF-8
-// without control characters. Keys are not normalised: keys that differ in one byte
-// are different locks.
+// Key returns a *driver.KeyError unless key is 1 to MaxKey bytes of UTF-8 without control
+// characters. Keys are not normalised: keys that differ in one byte are different locks.
 func Key(key string) error {
 	switch {
 	case key == "":
@@ -52,8 +51,8 @@ func Key(key string) error {
 	return nil
 }
 
-// Prefixed returns a *driver.KeyError unless key is legal and stays so behind prefix. The
-// error says what the longer name would be for: "an operation".
+// Prefixed returns a *driver.KeyError unless both key and prefix+key are legal. what
+// names the thing that prefix+key is for in the error: "an operation".
 func Prefixed(prefix, key, what string) error {
 	if err := Key(key); err != nil {
 		return err
@@ -73,9 +72,9 @@ const (
 	maxOwner = 128
 )
 
-// Request returns the error that Acquire must give for r before it does
-// anything: *driver.KeyError, *driver.RequestError, or one that wraps errors.ErrUnsupported
-// if t lacks what r needs. A nil error means that r is legal.
+// Request returns the error that Acquire must give for r before it does anything:
+// *driver.KeyError, *driver.RequestError, or one that wraps errors.ErrUnsupported if t
+// lacks what r needs. It is nil if r is legal.
 func Request(r driver.Request, t driver.Traits) error {
 	if err := Claim(r.Claim); err != nil {
 		return err
@@ -104,8 +103,8 @@ var idCharacter = func() (legal [256]bool) {
 	return legal
 }()
 
-// Claim returns a *driver.KeyError or a *driver.RequestError unless the key and the
-// ID of c are legal. Release, Renew and Downgrade check no more than that.
+// Claim returns a *driver.KeyError or a *driver.RequestError unless the key and the ID of
+// c are legal. Release, Renew and Downgrade check only that.
 func Claim(c driver.Claim) error {
 	if err := Key(c.Key); err != nil {
 		return err
@@ -114,7 +113,7 @@ func Claim(c driver.Claim) error {
 		return bad(c.Key, "id", fmt.Sprintf("it has %d characters, legal are 1 to %d", n, maxID))
 	}
 	for i := range len(c.ID) {
-		if !idCharacter[c.ID[i]] { // the ID itself is not shown
+		if !idCharacter[c.ID[i]] { // the ID is a secret: the error does not show it
 			return bad(c.Key, "id", "it has a character other than A-Z a-z 0-9 - _")
 		}
 	}
@@ -143,8 +142,8 @@ func Rename(c driver.Claim, owner string) error {
 	return checkOwner(c.Key, owner)
 }
 
-// TTL returns a *driver.RequestError unless t accepts ttl. A trait that is zero is
-// no bound; a ttl that is not positive is never legal.
+// TTL returns a *driver.RequestError unless ttl is positive and t accepts it. A bound of
+// t that is zero does not apply.
 func TTL(key string, ttl time.Duration, t driver.Traits) error {
 	switch {
 	case ttl <= 0:
@@ -196,9 +195,9 @@ func checkOwner(key, owner string) error {
 // MaxTogether is the most locks that one AcquireAll may ask for.
 const MaxTogether = 64
 
-// Together returns the error that AcquireAll must give for r before it does
-// anything: Request's, or a *driver.RequestError unless there are 1 to MaxTogether
-// requests, each for another key, and none with Queue.
+// Together returns the error that AcquireAll must give for r before it does anything:
+// Request's, or a *driver.RequestError unless there are 1 to MaxTogether requests with
+// different keys and without Queue.
 func Together(r []driver.Request, t driver.Traits) error {
 	if n := len(r); n < 1 || n > MaxTogether {
 		return bad("", "number", fmt.Sprintf("%d requests, legal are 1 to %d", n, MaxTogether))
@@ -225,7 +224,7 @@ func bad(key, field, reason string) error {
 	return &driver.RequestError{Key: key, Field: field, Reason: reason}
 }
 
-// DefaultOwner is the Owner of this process.
+// DefaultOwner is Owner for this process.
 func DefaultOwner() string {
 	program, err := os.Executable()
 	if err != nil {
@@ -234,9 +233,8 @@ func DefaultOwner() string {
 	return Owner(os.Getpid(), program)
 }
 
-// Owner is the name to show for a process and the program that it runs, "" if that is not
-// known: host:pid program. Arguments of the program are left out, because they may be
-// secret.
+// Owner is the default name of a process and its program: host:pid program. A program of
+// "" is left out. Arguments are never part of it, because they may be secret.
 func Owner(pid int, program string) string {
 	host, err := os.Hostname()
 	if err != nil {

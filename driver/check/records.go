@@ -8,14 +8,14 @@ import (
 )
 
 const (
-	// MaxResult is the longest result of an operation, in bytes.
+	// MaxResult is the greatest length of an operation's result, in bytes.
 	MaxResult = 256 << 10
 
-	// MaxFailure is the longest result of an attempt that failed and may be repeated,
-	// in bytes.
+	// MaxFailure is the greatest length of the result of a failed attempt that may be
+	// repeated, in bytes.
 	MaxFailure = 4 << 10
 
-	// MinRecordKeep and MaxRecordKeep bound how long a record is kept.
+	// MinRecordKeep and MaxRecordKeep bound the time for which a record is kept.
 	MinRecordKeep = time.Second
 	MaxRecordKeep = 10 * 365 * 24 * time.Hour
 )

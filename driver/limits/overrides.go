@@ -9,36 +9,37 @@ import (
 )
 
 const (
-	// MaxOverrides is how many overrides a store keeps at most. If several are set
-	// at the same moment there may be as many more.
+	// MaxOverrides is the greatest number of overrides that a store keeps. Several that
+	// are set at the same moment may exceed it by their number.
 	MaxOverrides = 1000
 
 	// MaxOverrideKeep is the longest time for which an override is kept.
 	MaxOverrideKeep = 30 * 24 * time.Hour
 )
 
-// Overrider is implemented by stores of limits that keep overrides: other numbers for
-// the limit of one key, for a while. The store only keeps them: Take does not obey them,
-// because limits come with the requests. The caller of Take looks the overrides up
-// first, and asks for the limit that they describe.
+// Overrider is implemented by stores of limits that keep overrides: other numbers for the
+// limit of one key, for a while. Take does not apply them, because limits come with the
+// requests. The caller of Take looks the overrides up and asks for the limit that they
+// describe.
 //
 // Both methods are safe for concurrent use, are one attempt, and obey their context.
-// Errors are those named here, context errors, or wrap one of driver.ErrUnavailable and
-// driver.ErrUnknown. A store whose tables are older than overrides answers with an error
-// that wraps errors.ErrUnsupported. Overrides are separate from all else that has the
-// same key: neither Forget nor any other mode of Take touches them.
+// Errors are those named here, context errors, or wrap driver.ErrUnavailable or
+// driver.ErrUnknown; an error that wraps errors.ErrUnsupported says that the store's
+// tables are older than overrides. Overrides are separate from other data with the same
+// key: no mode of Take changes them.
 type Overrider interface {
 	// SetOverride makes o the override of its key, for keep from now by the store's
-	// clock, whatever override the key had. With a keep of 0 the key has none
-	// afterwards, and of o only the Key counts; that there was none is no error. It
-	// ignores Override.Left. Repeating it does no harm.
+	// clock, in place of an earlier one. With a keep of 0 it removes the override, if
+	// there is one; of o only the Key counts then. Override.Left is ignored. SetOverride
+	// is idempotent.
 	//
-	// What CheckOverride returns refuses the request before anything is sent. An
+	// The errors of CheckOverride refuse the request before anything is sent. An
 	// *OverridesFullError refuses the override of a further key.
 	SetOverride(ctx context.Context, o Override, keep time.Duration) error
 
-	// Overrides returns all overrides that are in force, in no particular order. What was set
-	// before the call is among them; one that has ended may be for a few seconds more.
+	// Overrides returns all overrides that are in force, in no particular order. It
+	// includes all that were set before the call, and may include those that ended in the
+	// last few seconds.
 	Overrides(ctx context.Context) ([]Override, error)
 }
 
@@ -47,25 +48,25 @@ type Override struct {
 	// Key is that of the limit in the store: see Take.Key.
 	Key string
 
-	// N per Period is the rate; an N of 0 allows nothing. With a Period of 0 the limit keeps its own. It is in
-	// whole microseconds.
+	// N per Period is the rate; an N of 0 allows nothing. Period is whole microseconds;
+	// with 0 the limit keeps its own.
 	N      int64
 	Period time.Duration
 
-	// Burst is that of a TokenBucket. With 0 it changes as the rate does.
+	// Burst is that of a TokenBucket. With 0 it changes in proportion to the rate.
 	Burst int64
 
-	// Left is how much longer the override is in force. Overrides sets it; a store without a
-	// clock of its own estimates it.
+	// Left is the rest of the time in force. Overrides sets it; a store without a clock
+	// of its own estimates it.
 	Left time.Duration
 }
 
-// MaxNumber is more than any limit can count.
+// MaxNumber is greater than any number that a limit can count to.
 const MaxNumber = 1 << 51
 
 // CheckOverride returns the *driver.KeyError or the *Error that SetOverride must give
-// before it does anything. Whether a limit can keep the numbers only that limit can
-// tell.
+// before it does anything. Whether a limit can have the numbers is checked when it is
+// asked.
 func CheckOverride(o Override, keep time.Duration) error {
 	if err := check.Key(o.Key); err != nil {
 		return err
@@ -94,7 +95,7 @@ func CheckOverride(o Override, keep time.Duration) error {
 // driver.As.
 func OverriderOf(s Store) (Overrider, bool) { return abilityOf[Overrider](s) }
 
-// OverridesFullError refuses an override because the store has as many as it keeps.
+// OverridesFullError refuses an override because the store has MaxOverrides already.
 // Nothing was changed.
 type OverridesFullError struct {
 	Key   string

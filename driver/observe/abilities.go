@@ -9,8 +9,9 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// abilities has the methods of all optional abilities. As gives it away as one that the
-// wrapped store has; it is no driver.Locks, so that it cannot be asked for another one.
+// abilities has the methods of all optional abilities. As returns it as an ability that
+// the wrapped store has. It is no driver.Locks, so that As cannot be asked for another
+// one.
 type abilities struct {
 	*teller
 	in any // the wrapped store, as that ability
@@ -114,7 +115,6 @@ func (s abilities) ListStates(ctx context.Context, prefix, after string) iter.Se
 	return listed(ctx, s.teller, States, s.in.(limits.Lister).ListStates(ctx, prefix, after))
 }
 
-// listed reports a list when the loop over it ends.
 func listed[T any](ctx context.Context, to *teller, operation string, all iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		sent, n := time.Now(), 0
@@ -134,7 +134,7 @@ func listed[T any](ctx context.Context, to *teller, operation string, all iter.S
 	}
 }
 
-// closing and limited are driver.Locks as well, so each has one ability: As gives the
+// closing and limited are driver.Locks as well, so each has one ability: As returns the
 // others.
 type closing struct {
 	*locks
@@ -164,7 +164,7 @@ func (s limitsAlone) Take(ctx context.Context, r limits.Request) (taken limits.T
 	return s.in.Take(ctx, r)
 }
 
-// As gives the abilities that make requests, if the wrapped store has them.
+// As sets target to an ability that makes requests, if the wrapped store has it.
 func (s limitsAlone) As(target any) bool {
 	switch t := target.(type) {
 	case *limits.Lister:
@@ -177,7 +177,7 @@ func (s limitsAlone) As(target any) bool {
 	return false
 }
 
-// ask gives the ability T to target, if l has it.
+// ask sets target to the ability T, if l has it.
 func ask[T any](t *teller, l driver.Locks, target *T) bool {
 	in, ok := driver.As[T](l)
 	return give(t, target, in, ok)

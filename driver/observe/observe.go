@@ -4,9 +4,9 @@
 //	locks, err := baton.New(store, baton.Config{})
 //	limiter, err := ratelimit.New(observe.Limits(redis, events), …)
 //
-// The wrapped store answers as the store itself does, and has the same abilities:
-// package once finds its records, for example. What is found by driver.As and is not
-// about requests, such as driver.Watcher, goes past the wrapper.
+// The wrapped store behaves like the store itself and has the same abilities: package
+// once finds its records, for example. Abilities that make no requests, such as
+// driver.Watcher, bypass the wrapper.
 package observe
 
 import (
@@ -18,22 +18,22 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Events receives what a store does. A nil function is not called.
+// Events receives the requests to a store. A nil function is not called.
 type Events struct {
-	// Request is called after each request, by the goroutine that made it and with
-	// its context, several at a time. It returns soon and does not panic.
+	// Request is called after each request, by the goroutine that made it and with its
+	// context, several at a time. It must return soon and must not panic.
 	Request func(context.Context, RequestEvent)
 }
 
-// A RequestEvent is one request to a store, from the call of a method to its answer.
-// What a store does to answer, such as a second attempt at a script, is part of it.
+// A RequestEvent is one request to a store, from the call of a method to its answer. It
+// includes further attempts of the store, such as a second one at a script.
 type RequestEvent struct {
 	Store     string        // its short name: "redis"
 	Operation string        // one of the constants below
 	Claims    int           // how many claims or keys it carried; of a list, how many it returned
-	Took      time.Duration // without the time that the caller of a list took for what was listed
+	Took      time.Duration // without the time that the caller of a list spends in its loop
 	Err       error         // of a renewal, the first of its answers that has one
-	Class     string        // of Err, as Class says; "" without an error
+	Class     string        // Class(Err)
 }
 
 // The operations of a RequestEvent.
@@ -63,19 +63,18 @@ const (
 
 // The classes of errors.
 const (
-	Held        = "held"        // the lock is held: an answer, and no failure of the store
-	Missing     = "missing"     // there is no such record: an answer, and no failure of the store
-	Lost        = "lost"        // the claim is not valid any more, or another attempt superseded this one
-	Unavailable = "unavailable" // the store could not be asked, and nothing was done
-	Unknown     = "unknown"     // the store did not answer; it may have done it
+	Held        = "held"        // the lock is held: an answer, no failure of the store
+	Missing     = "missing"     // there is no such record: an answer, no failure of the store
+	Lost        = "lost"        // the claim is no longer valid, or another attempt superseded this one
+	Unavailable = "unavailable" // the store could not be reached; the request had no effect
+	Unknown     = "unknown"     // the store did not answer; the request may have had an effect
 	Canceled    = "canceled"    // the caller's context ended
-	Refused     = "refused"     // all other errors: the request is not legal, or cannot be granted
+	Refused     = "refused"     // all other errors: the request is illegal, or cannot be granted
 )
 
-// Class returns the class of an error of a store, or of one of another package that wraps
-// it, or "" for nil. A *baton.LostError without the error of a store is Refused. A context
-// that ended while the store was silent is Unknown if the error says so, and Canceled
-// otherwise.
+// Class returns the class of an error that is or wraps a store's error, "" for nil. A
+// *baton.LostError without an error of the store is Refused. The end of a context while
+// the store was silent is Unknown if the error says so, else Canceled.
 func Class(err error) string {
 	switch {
 	case err == nil:
@@ -98,8 +97,8 @@ func Class(err error) string {
 	return Refused
 }
 
-// Locks wraps a store for locks, with all other abilities that it has. It returns l
-// itself if e has no function.
+// Locks wraps a store for locks, with all its other abilities. It returns l itself if e
+// has no function.
 func Locks(l driver.Locks, e Events) driver.Locks {
 	if e.Request == nil {
 		return l
@@ -115,8 +114,8 @@ func Store(s driver.Store, e Events) driver.Store {
 	return closing{wrap(s, e), s}
 }
 
-// Limits wraps a store for limits. If it is one for locks, too, what Limits returns
-// is as well. It returns s itself if e has no function.
+// Limits wraps a store for limits. If s is a store for locks, too, so is the result. It
+// returns s itself if e has no function.
 func Limits(s limits.Store, e Events) limits.Store {
 	if e.Request == nil {
 		return s
@@ -131,7 +130,6 @@ func wrap(l driver.Locks, e Events) *locks {
 	return &locks{&teller{l.Traits().Store, e.Request}, l}
 }
 
-// teller makes the events of one store.
 type teller struct {
 	store string
 	told  func(context.Context, RequestEvent)
@@ -143,7 +141,7 @@ func (t *teller) tell(ctx context.Context, operation string, claims int, sent ti
 	})
 }
 
-// locks is what all wrapped stores have.
+// locks is the part that all wrapped stores share.
 type locks struct {
 	*teller
 	inner driver.Locks
@@ -173,10 +171,9 @@ func (s *locks) Release(ctx context.Context, c driver.Claim) (err error) {
 
 func (s *locks) Traits() driver.Traits { return s.inner.Traits() }
 
-// Unwrap shows the abilities that As does not give.
 func (s *locks) Unwrap() driver.Locks { return s.inner }
 
-// As gives the abilities that make requests, if the wrapped store has them.
+// As sets target to an ability that makes requests, if the wrapped store has it.
 func (s *locks) As(target any) bool {
 	switch target := target.(type) {
 	case *driver.Store:

@@ -17,7 +17,7 @@ type (
 	overrides = kept.Overrides
 )
 
-// texts are few and seldom used, compared with locks: one mutex guards them.
+// texts are few and seldom used, compared with locks, so one mutex guards them.
 type texts struct {
 	mu  sync.Mutex
 	all map[kept.Folder]map[string]keptText
@@ -28,7 +28,7 @@ type keptText struct {
 	ends time.Duration // on the store's clock
 }
 
-// at is what there is of a key at a time.
+// at is the text of a key at now.
 func (t keptText) at(key string, now time.Duration) kept.Text {
 	if t.ends <= now {
 		return kept.Text{}
@@ -46,7 +46,8 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 	if is = all[key].at(key, now); is.Text != old {
 		return is, false, nil
 	}
-	// A few others, wherever the map begins: more that have expired than a caller can add.
+	// Remove expired texts among a few others, in the random order of maps: more than a
+	// caller can add.
 	looked := 0
 	for k, other := range all {
 		if looked++; looked > 4 {

@@ -13,16 +13,16 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// limitShard holds the limits of some keys, and what is remembered for the IDs
-// of requests whose first key is one of them.
+// limitShard has the limits of some keys, and the IDs of requests whose first key is one
+// of them.
 type limitShard struct {
 	mu      sync.Mutex
-	buckets atomic.Pointer[buckets] // token buckets that were prepared
-	states  map[string]*limitState  // the rest
+	buckets atomic.Pointer[buckets] // prepared token buckets
+	states  map[string]*limitState  // the other states
 	ids     map[limitID]remembered
 }
 
-// A limitState may be forgotten at until: the key is fresh then.
+// A limitState may be dropped at until: it has no effect then.
 type limitState struct {
 	state rate.State
 	until time.Duration
@@ -30,7 +30,7 @@ type limitState struct {
 
 type limitID struct{ key, id string }
 
-// remembered is a request that was allowed.
+// remembered is an allowed request with an ID.
 type remembered struct {
 	at, wait int64 // µs
 	until    time.Duration
@@ -101,7 +101,7 @@ func (s *Store) decide(r *rate.Request) (d limits.Taken, clock time.Duration, ch
 	return d, clock, true, nil
 }
 
-// state is what is known of a key outside the table of buckets.
+// state is the state of a key outside the table of buckets.
 func (sh *limitShard) state(key string, clock time.Duration) rate.State {
 	if st := sh.states[key]; st != nil && st.until > clock {
 		return st.state
@@ -121,8 +121,8 @@ func (sh *limitShard) keep(key string, state rate.State, until time.Duration) {
 	st.state, st.until = state, until
 }
 
-// lockLimits locks the shards of the request, always in the same order, so that two
-// requests never deadlock.
+// lockLimits locks the shards of the request, always in the same order, so that requests
+// do not deadlock.
 func (s *Store) lockLimits(r *rate.Request) (unlock func()) {
 	var wanted [numShards]bool
 	for _, t := range r.Takes {
@@ -147,9 +147,9 @@ const (
 	sweepLooks = 3 * sweepEvery
 )
 
-// sweep looks at some of the keys, in the random order of maps, and forgets those that
-// are due: it looks at more than can have been added since the last sweep, so that they
-// do not gather.
+// sweep drops ended states among some keys, in the random order of maps. It looks at more
+// keys than can have been added since the last sweep, so that ended ones do not
+// accumulate.
 func (sh *limitShard) sweep(clock time.Duration) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -182,9 +182,9 @@ const (
 	tickLooks = 10_000
 )
 
-// tick sweeps a part of one shard each tenth of a second, shard after shard, whatever
-// the requests are: refusals and prepared buckets do not count as changes, and without
-// tick the keys of callers that stopped asking would stay.
+// tick sweeps a part of one shard each tenth of a second, in turn. It runs at refusals
+// and at takes from prepared buckets, too, which do not count as changes: otherwise the
+// keys of callers that stopped asking would stay.
 func (s *Store) tick(at int64) {
 	last := s.swept.Load()
 	if at-last < tickEvery || !s.swept.CompareAndSwap(last, at) {

@@ -14,14 +14,13 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// A token bucket is one number, the moment at which it is full, so that a decision
-// about one is one compare-and-swap. Prepared buckets are therefore kept in tables that
-// are read without a lock. A key is in the table or in limitShard.states, never in
-// both: code that needs it in the one takes it out of the other.
+// A token bucket is one number, the moment at which it is full, so a decision is one
+// compare-and-swap. Prepared buckets are therefore in tables that are read without a
+// lock. A key is in the table or in limitShard.states, never in both: code that needs it
+// in one removes it from the other.
 
-// bucketLimit is a prepared limit of a token bucket. Its unit of time is the part of a
-// microsecond in which the rate has no fraction: a microsecond has tokens of them, and
-// one token takes period of them.
+// bucketLimit is a prepared limit of a token bucket. Its unit of time makes the rate
+// integral: a microsecond has tokens units, and a token takes period units.
 type bucketLimit struct {
 	s      *Store
 	rule   limits.Limit
@@ -29,7 +28,7 @@ type bucketLimit struct {
 	burst  int64
 	tokens int64
 	period int64
-	full   int64 // units that an empty bucket takes to fill
+	full   int64 // units to fill an empty bucket
 
 	byTokens, byPeriod divisor
 }
@@ -41,23 +40,22 @@ type bucket struct {
 	key   string
 }
 
-// gone marks a bucket that is no longer in the table.
 const gone = math.MinInt64
 
-// buckets is a table with open addressing. Writers hold limitShard.mu; readers
-// hold nothing.
+// buckets is a table with open addressing. Writers hold limitShard.mu, readers hold no
+// mutex.
 type buckets struct {
 	slots []atomic.Pointer[bucket]
-	tags  []uint32 // a part of the hash of each slot's key, which saves comparing other keys
-	used  int      // slots that are not nil
+	tags  []uint32 // a part of the hash of each slot's key, which saves comparisons with other keys
+	used  int      // slots other than nil
 }
 
 func tagOf(hash uint64) uint32 { return uint32(hash >> 32) }
 
-// removed fills the slots of buckets that were taken out.
+// removed fills the slots of removed buckets.
 var removed = new(bucket)
 
-// maxTokens bounds how fine a unit is, so that a century of them can be counted.
+// maxTokens bounds the fineness of a unit, so that a century of them can be counted.
 const maxTokens = 2500
 
 // Prepare implements local.Limits for token buckets.
@@ -80,7 +78,7 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 		return b.slow(key, cost)
 	}
 	hash := maphash.String(s.seed, key)
-	at = s.now().Microseconds() // read before the bucket is in the cache: other goroutines use it too
+	at = s.now().Microseconds() // before the bucket comes into the cache: other goroutines use it too
 	if at-s.swept.Load() >= tickEvery {
 		s.tick(at)
 	}
@@ -100,7 +98,7 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 		over := used + need - b.full
 		if over > 0 {
 			// Perhaps only because other goroutines took after this one had read the
-			// clock: a refusal needs a reading after that.
+			// clock: a refusal needs a later reading.
 			at = s.now().Microseconds()
 			used = b.used(full, at)
 			if over = used + need - b.full; over > 0 {
@@ -113,13 +111,13 @@ func (b *bucketLimit) Take(key string, cost int64) (d local.Decision, at int64, 
 	}
 }
 
-// used is how much of a bucket that is full at full is used at at, in units.
+// used is the used part at at of a bucket that is full at full, in units.
 func (b *bucketLimit) used(full, at int64) int64 {
 	return max(full-(at-b.s.base)*b.tokens, 0)
 }
 
-// describe is the decision for a bucket of which used units are used. After a take used
-// is never zero.
+// describe is the decision for a bucket with used units in use. After a take used is
+// above zero.
 func (b *bucketLimit) describe(used int64, retry time.Duration) local.Decision {
 	left := b.byPeriod.of(b.full - used)
 	return local.Decision{
@@ -128,17 +126,17 @@ func (b *bucketLimit) describe(used int64, retry time.Duration) local.Decision {
 	}
 }
 
-// micros rounds units up.
+// micros converts units, rounded up.
 func (b *bucketLimit) micros(units int64) time.Duration {
 	return micros(b.byTokens.of(units + b.tokens - 1))
 }
 
-// divisor divides by multiplying, which takes a fraction of the time.
+// divisor divides by multiplication, which is faster.
 type divisor struct{ by, inverse uint64 }
 
 func divideBy(by int64) divisor { return divisor{uint64(by), math.MaxUint64 / uint64(by)} }
 
-// of is the quotient of n, which must not be negative.
+// of is the quotient of n, which is not negative.
 func (d divisor) of(n int64) int64 {
 	q, _ := bits.Mul64(uint64(n), d.inverse) // the quotient, or one less
 	if uint64(n)-q*d.by >= d.by {
@@ -149,8 +147,8 @@ func (d divisor) of(n int64) int64 {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// slow is for everything that Take does not do itself: bad requests, buckets in debt,
-// and buckets that were taken out of the table meanwhile.
+// slow handles what Take does not: bad requests, buckets in debt, and buckets that were
+// removed from the table meanwhile.
 func (b *bucketLimit) slow(key string, cost int64) (d local.Decision, at int64, err error) {
 	r, err := b.s.known.NewRequest(limits.Request{Takes: []limits.Take{{Key: key, Limit: b.rule, Cost: cost}}})
 	if err != nil {
@@ -164,9 +162,8 @@ func (b *bucketLimit) slow(key string, cost int64) (d local.Decision, at int64, 
 	return local.Decision{Remaining: l.Remaining, Retry: l.Retry, Next: l.Next, Reset: l.Reset}, t.At, nil
 }
 
-// enter finds the key's bucket, or makes one of the key's state, and returns the time.
-// It returns nil if the state cannot be a bucket of one number, or if the key is not
-// valid.
+// enter finds the key's bucket, or makes one of the key's state, and returns the time. It
+// returns nil if the state does not fit into one number, or if the key is illegal.
 func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	if check.Key(key) != nil {
 		return nil, 0
@@ -177,7 +174,7 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	if e := sh.buckets.Load().find(hash, key); e != nil && e.limit == b {
 		return e, b.s.now().Microseconds()
 	}
-	b.s.takeOut(sh, hash, key)    // it may be of another limit
+	b.s.takeOut(sh, hash, key)    // its bucket may be of another limit
 	at = b.s.now().Microseconds() // after takeOut: no decision about the key has a later time
 	us, parts := at, int64(0)
 	if state := sh.state(key, micros(at)); len(state) > 0 {
@@ -193,7 +190,6 @@ func (b *bucketLimit) enter(hash uint64, key string) (e *bucket, at int64) {
 	return e, at
 }
 
-// find looks for a key.
 func (t *buckets) find(hash uint64, key string) *bucket {
 	if t == nil {
 		return nil
@@ -214,7 +210,7 @@ func (s *Store) takeOut(sh *limitShard, hash uint64, key string) {
 	if e == nil {
 		return
 	}
-	full := e.full.Swap(gone) // no goroutine changes it any more
+	full := e.full.Swap(gone) // from now on no goroutine changes it
 	mask := uint64(len(t.slots) - 1)
 	i := hash / numShards
 	for t.slots[i&mask].Load() != e {
@@ -225,7 +221,7 @@ func (s *Store) takeOut(sh *limitShard, hash uint64, key string) {
 	sh.keep(key, e.limit.rate.FullAt(us, full%e.limit.tokens), micros(us+1))
 }
 
-// putIn adds a bucket that is not in the table.
+// putIn adds a bucket to the table.
 func (s *Store) putIn(sh *limitShard, hash uint64, e *bucket, at int64) {
 	t := sh.buckets.Load()
 	if t == nil || (t.used+1)*4 > len(t.slots)*3 {
@@ -249,14 +245,14 @@ func (t *buckets) insert(hash uint64, e *bucket) {
 	}
 }
 
-// lingers is how long a key that is full again is kept, in microseconds: most keys that
-// are busy now come again, and forgetting them would cost more.
+// lingers is how long, in microseconds, a key is kept after it is full: busy keys usually
+// come again, and making them anew would cost more.
 const lingers = 1_000_000
 
-// idle reports whether a bucket has been full for long enough to be forgotten.
+// idle reports whether a bucket has been full for long enough to be dropped.
 func (b *bucketLimit) idle(full, at int64) bool { return full <= (at-b.s.base-lingers)*b.tokens }
 
-// live is how many buckets of a table are not idle.
+// live is the number of buckets that are not idle.
 func (t *buckets) live(at int64) (n int) {
 	for i := range t.slots {
 		if e := t.slots[i].Load(); e != nil && e != removed && !e.limit.idle(e.full.Load(), at) {
@@ -266,11 +262,9 @@ func (t *buckets) live(at int64) (n int) {
 	return n
 }
 
-// smallest is the size of the smallest table.
 const smallest = 8
 
-// rebuild makes a table without idle buckets, which are as good as fresh, and with room
-// for more.
+// rebuild makes a table without idle buckets, with room for more.
 func (s *Store) rebuild(old *buckets, at int64) *buckets {
 	var live []*bucket
 	if old != nil {

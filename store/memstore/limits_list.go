@@ -13,8 +13,8 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// ListStates implements limits.Lister, but for the pages: it walks all keys of a shard at
-// once, and keeps those that it shows in memory.
+// ListStates implements limits.Lister without pages: it walks all keys of a shard at
+// once, and holds the states to show in memory.
 func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
 	return func(yield func(limits.State, error) bool) {
 		var keys []string
@@ -57,7 +57,7 @@ func (sh *limitShard) keys(all []string, want func(string) bool) []string {
 	return all
 }
 
-// describe says what is kept of a key, if that is something.
+// describe describes the state of a key, if there is one.
 func (s *Store) describe(key string) (limits.State, bool) {
 	hash := maphash.String(s.seed, key)
 	sh := &s.limits[hash%numShards]

@@ -16,7 +16,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err := s.check(ctx); err != nil {
 		return nil, err
 	}
-	// Lock the mutexes of all shards, in the same order in every call.
+	// Lock the shards in the same order in every call.
 	var shards []uint64
 	for _, q := range r {
 		shards = append(shards, s.shardOf(q.Key))
@@ -52,7 +52,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if err == nil {
 		return grants, nil
 	}
-	for _, q := range r { // also what an earlier attempt with these IDs holds
+	for _, q := range r { // also the grants of an earlier attempt with these IDs
 		sh := s.shard(q.Key)
 		if st := sh.keys[q.Key]; st != nil && st.Renew(now, q.Claim, q.TTL).State == driver.Held {
 			_ = st.Release(now, q.Claim)

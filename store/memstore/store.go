@@ -26,16 +26,17 @@ var traits = driver.Traits{
 	MaxTTL:  24 * time.Hour,
 }
 
-// Store is a driver.Store, and a driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, quorum.Member,
-// local.Limits, limits.Overrider and driver.Records. All methods are safe for concurrent use. None waits,
-// except for mutexes that are held for the length of one operation.
+// Store keeps locks (driver.Store, with all abilities of package driver but
+// driver.Clock), rate limits (limits.Store, limits.Lister, limits.Overrider,
+// local.Limits) and records (driver.Records, driver.RecordLister), and is a
+// quorum.Member. All methods are safe for concurrent use. None waits, except for mutexes
+// that are held for one operation.
 //
-// Tokens follow the wall clock at the time of New, in microseconds: a store made later,
-// in this process or the next, gives higher ones unless that clock was set back.
+// Tokens follow the wall clock at the time of New, in microseconds: a later store, in
+// this process or the next, gives higher ones unless that clock was set back.
 type Store struct {
-	life   string       // identifies this store among all
-	seed   maphash.Seed // drawn at random, so that an attacker cannot aim at one shard
+	life   string       // unique for each store
+	seed   maphash.Seed // random, so that an attacker cannot aim at one shard
 	opened time.Time
 	epoch  time.Duration // from 1970 to opened, by the wall clock
 	base   int64         // epoch in microseconds
@@ -50,7 +51,7 @@ type Store struct {
 	known   rate.Known
 	changes atomic.Uint64 // of limits
 
-	_      [64]byte // keeps what every decision reads apart from what every decision writes
+	_      [64]byte // separates what every decision reads from what every decision writes
 	swept  atomic.Int64
 	_      [56]byte
 	sweeps atomic.Uint64
@@ -85,7 +86,7 @@ func New() *Store {
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// Close forgets all locks and wakes all watches. Later calls return driver.ErrClosed.
+// Close drops all locks and wakes all watches. Later calls return driver.ErrClosed.
 func (s *Store) Close() error {
 	s.closed.Store(true)
 	for i := range s.shards {
@@ -111,8 +112,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// now is the store's clock: the wall clock at the time of New, moved forward by the
-// monotonic clock, so that it never goes back.
+// now is the store's clock: the wall clock at the time of New plus the monotonic clock,
+// so it never goes back.
 func (s *Store) now() time.Duration { return s.epoch + time.Since(s.opened) }
 
 func (s *Store) check(ctx context.Context) error {
@@ -130,7 +131,6 @@ func (s *Store) shardOf(key string) uint64 {
 	return maphash.String(s.seed, key) % numShards
 }
 
-// visit applies f to the state of key, if there is one.
 func (s *Store) visit(key string, f func(st *lockstate.State, now time.Duration)) {
 	sh := s.shard(key)
 	sh.mu.Lock()
@@ -146,24 +146,23 @@ func (s *Store) visit(key string, f func(st *lockstate.State, now time.Duration)
 	wake.all()
 }
 
-// shard is the keys whose hashes have the same remainder modulo the number of shards.
+// shard has the keys with the same hash modulo the number of shards.
 type shard struct {
 	mu      sync.Mutex
 	keys    map[string]*lockstate.State // only those that have or had a holder
-	tokens  lockstate.Counter           // one for all keys, so that none is kept for an idle key
+	tokens  lockstate.Counter           // one for all keys, so that an idle key needs none
 	watches map[claimName][]*watch
 	spare   []*lockstate.State
 
 	peak    int // the most keys since the map was made
-	sweepAt int // how many keys make the next search for abandoned ones worth while
+	sweepAt int // the number of keys at which a search for abandoned ones pays off
 	_       [64]byte
 }
 
-// create adds a state for key. Before the map grows to twice its size, it drops the
-// keys whose holders and waiters have all expired, so there are never many of these and
-// no timer has to watch them.
+// create adds a state for key. Before the map grows to twice its size, it drops the keys
+// whose claims have all expired. So there are never many of these, without a timer.
 func (sh *shard) create(key string, now time.Duration) *lockstate.State {
-	if len(sh.keys) >= max(sh.sweepAt, 64) { // twice what was left by the last search
+	if len(sh.keys) >= max(sh.sweepAt, 64) { // twice what the last search left
 		for key, st := range sh.keys {
 			if st.Idle(now) {
 				sh.drop(key, st)
@@ -187,8 +186,8 @@ func (sh *shard) create(key string, now time.Duration) *lockstate.State {
 	return st
 }
 
-// drop forgets an idle key. A map keeps the memory of its largest size, so drop
-// replaces one that has become almost empty.
+// drop removes an idle key. A map keeps the memory of its greatest size, so drop replaces
+// one that has become almost empty.
 func (sh *shard) drop(key string, st *lockstate.State) {
 	delete(sh.keys, key)
 	sh.sweepAt = min(sh.sweepAt, 2*len(sh.keys)+64)
@@ -204,8 +203,8 @@ func (sh *shard) drop(key string, st *lockstate.State) {
 	}
 }
 
-// settle ends an operation on a key: it forgets the key if it is idle, and returns the
-// watches to wake once the mutex is free.
+// settle ends an operation on a key: it drops the key if it is idle, and returns the
+// watches to wake after unlocking the mutex.
 func (sh *shard) settle(key string, st *lockstate.State, now time.Duration) wakes {
 	var w wakes
 	for _, e := range st.Events() {
@@ -226,8 +225,8 @@ type wakeUp struct {
 	hint driver.Hint
 }
 
-// wakes are called when no mutex is held, so that a callback may call the store, and a
-// slow one delays no other call.
+// wakes are called without a mutex, so that a callback may call the store, and a slow one
+// delays no other call.
 type wakes []wakeUp
 
 func (w wakes) all() {

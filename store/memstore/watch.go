@@ -8,9 +8,9 @@ import (
 
 type watch struct{ wake func(driver.Hint) }
 
-// Watch implements driver.Watcher. wake is called when c was granted from the queue,
-// when it was broken, and when the store is closed, on the goroutine of the call that
-// caused it. It is not called for expiry, which no call causes.
+// Watch implements driver.Watcher. wake is called when c was granted from the queue, when
+// it was broken, and when the store is closed, on the goroutine of the causing call.
+// Expiry has no causing call, and no wake.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	sh := s.shard(c.Key)
 	name, w := claimName{c.Key, c.ID}, &watch{wake}

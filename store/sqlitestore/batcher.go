@@ -11,26 +11,25 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// maxBatch bounds how many requests share a transaction, and so how long other
-// processes wait to write.
+// maxBatch bounds the requests of a transaction, and so how long other processes wait to
+// write.
 const maxBatch = 64
 
-// An op is a request that waits for the writer. Requests that meet there are
-// made in one transaction and pay for one commit.
+// An op is a request to the writer. Requests that wait at the same time share a
+// transaction and its commit.
 //
-// Their queue is not a batch.Batcher because one goroutine stays to write, and because a
-// request that was taken alone and had no effect is given back to the queue.
+// Their queue is no batch.Batcher: one goroutine stays to write, and a request that was
+// taken alone without effect goes back to the queue.
 type op struct {
-	// fast, if not nil, is one statement that does what run would do, or
-	// changes nothing and reports false.
+	// fast, if not nil, is one statement that does the same as run, or changes nothing
+	// and reports false.
 	fast func(*tx) (done bool, err error)
 
-	// lazy says that a reboot may undo what fast did: see Store.sync.
+	// lazy says that a reboot may undo fast: see Store.sync.
 	lazy bool
 
-	// run acts within the transaction. It may be run again after the
-	// transaction was undone, so it sets results rather than adding to them.
-	// Its error undoes the transaction.
+	// run acts within the transaction. Its error undoes the transaction. It may run again
+	// after that, so it sets results rather than adding to them.
 	run func(*tx) error
 
 	done chan error // of capacity one
@@ -46,9 +45,8 @@ func (o *op) act(t *tx) error {
 	return o.run(t)
 }
 
-// do makes run take part in a transaction and returns once that is durable.
-// The context is obeyed while other processes write, and while this one does;
-// what run sets may be read only if the result is nil.
+// do makes run part of a transaction and returns once that is durable. It obeys its
+// context even during a write. What run sets may be read only if the result is nil.
 func (s *Store) do(ctx context.Context, run func(*tx) error) error {
 	return s.ask(ctx, &op{run: run})
 }
@@ -92,9 +90,9 @@ func (s *Store) ask(ctx context.Context, o *op) error {
 	}
 }
 
-// serve writes until the store is closed. It runs on a goroutine of its own, so that a
-// caller can give up while the disk or another process is slow. The goroutine stays,
-// because SQLite needs a deep stack, which a new one would have to grow again.
+// serve writes until the store is closed. It has a goroutine of its own so that a caller
+// can give up while the disk or another process is slow. The goroutine stays because
+// SQLite needs a deep stack, which a new one would have to grow again.
 func (s *Store) serve() {
 	defer close(s.served)
 	for s.wanted() {
@@ -107,8 +105,7 @@ func (s *Store) serve() {
 	}
 }
 
-// wanted waits for work and reports whether there is any: if not, the store
-// was closed.
+// wanted waits for work. It returns false if the store was closed.
 func (s *Store) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,8 +121,7 @@ func (s *Store) waiting() bool {
 	return len(s.queue) > 0
 }
 
-// take takes the next requests out of the queue. From here on they may take
-// effect.
+// take takes the next requests out of the queue. From then on they may take effect.
 func (s *Store) take() []*op {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +131,7 @@ func (s *Store) take() []*op {
 	return batch
 }
 
-// takeAlone takes the only request out of the queue, if it is fast and no
-// sweep is due.
+// takeAlone takes the only request out of the queue, if it is fast and no sweep is due.
 func (s *Store) takeAlone() *op {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -148,8 +143,8 @@ func (s *Store) takeAlone() *op {
 	return o
 }
 
-// giveBack makes o, which had no effect, the first of the queue again, unless its
-// caller has given up.
+// giveBack puts o, which had no effect, back at the front of the queue, unless its caller
+// has given up.
 func (s *Store) giveBack(o *op) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +159,7 @@ func (s *Store) fail(batch []*op, err error) {
 	}
 }
 
-// serveTurn makes one transaction while this process may write.
+// serveTurn makes one transaction, in this process's turn to write.
 func (s *Store) serveTurn() {
 	left := false
 	leave := func() {
@@ -197,27 +192,27 @@ func (s *Store) serveTurn() {
 		return
 	}
 	batch := s.take()
-	if len(batch) == 0 { // all callers gave up while other processes wrote
+	if len(batch) == 0 { // all callers gave up before this process's turn
 		s.rollback()
 		return
 	}
 	errs, fx := s.transact(batch)
-	leave() // the next process need not wait until all are told
+	leave() // the next process need not wait for the answers
 	for i, o := range batch {
 		o.done <- errs[i]
 	}
 	s.tell(fx)
 }
 
-// alone makes a fast request without BEGIN and COMMIT: SQLite begins and commits a
-// single statement by itself. It returns nil if nothing has happened, whatever the
-// reason: the transaction that follows finds the reason again.
+// alone makes a fast request without BEGIN and COMMIT: SQLite begins and commits a single
+// statement by itself. The result is nil if nothing was changed, for any reason: the
+// transaction that follows meets the reason again.
 func (s *Store) alone() (o *op, err error) {
 	if o = s.takeAlone(); o == nil {
 		return nil, nil
 	}
 	if s.check() == nil && s.sync(!o.lazy) == nil {
-		// Time may pass until SQLite has locked the file. It shortens what is granted,
+		// SQLite may wait for the lock of the file after this. That shortens the grant,
 		// and ends no other claim.
 		s.tx.now = s.opts.clock()
 		done, err := o.fast(&s.tx)
@@ -234,9 +229,8 @@ func (s *Store) alone() (o *op, err error) {
 	return nil, nil
 }
 
-// transact runs the batch in the transaction that was begun and commits it. A
-// request that fails would undo the other ones: then each gets a transaction of
-// its own.
+// transact runs the batch in the transaction that was begun and commits it. If a request
+// fails, which would undo the other ones, each gets a transaction of its own.
 func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	errs = make([]error, len(batch))
 	err, outcome := s.inRoom(batch, s.attempt)
@@ -260,7 +254,7 @@ func (s *Store) transact(batch []*op) (errs []error, fx sqlstore.Effects) {
 	return errs, fx
 }
 
-// inRoom makes room for the batch if the first try says that the database or the disk is
+// inRoom makes room for the batch and repeats it if first finds the database or the disk
 // full.
 func (s *Store) inRoom(batch []*op, first func([]*op) (err, outcome error)) (err, outcome error) {
 	err, outcome = first(batch)
@@ -273,7 +267,7 @@ func (s *Store) inRoom(batch []*op, first func([]*op) (err, outcome error)) (err
 	return err, outcome
 }
 
-// transaction is attempt in a transaction that it begins.
+// transaction is attempt in a new transaction.
 func (s *Store) transaction(batch []*op) (err, outcome error) {
 	if err := s.begin(); err != nil {
 		return err, driver.ErrUnavailable
@@ -281,8 +275,8 @@ func (s *Store) transaction(batch []*op) (err, outcome error) {
 	return s.attempt(batch)
 }
 
-// attempt runs the batch and commits, or undoes everything. outcome says what an error
-// means to the callers.
+// attempt runs the batch and commits, or undoes everything. outcome is
+// driver.ErrUnavailable or driver.ErrUnknown: the class of err for callers.
 func (s *Store) attempt(batch []*op) (err, outcome error) {
 	s.tx.fx = sqlstore.Effects{}
 	for _, o := range batch {

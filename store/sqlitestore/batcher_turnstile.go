@@ -2,16 +2,16 @@ package sqlitestore
 
 import "os"
 
-// A turnstile lets one process after the other write. SQLite by itself makes writers
-// poll with growing pauses, which is slow and lets some processes starve other ones. Here they
+// A turnstile lets one process after the other write. SQLite by itself makes writers poll
+// with growing pauses, which is slow and lets some processes starve others. Here they
 // sleep in the kernel.
 //
-// There are two locks, because a process that leaves a single one can take it again
-// before those that it woke are awake. A process that enters holds gate while it waits
-// for turn, so one that leaves finds gate taken by the next.
+// There are two locks, because a process that releases a single one could take it again
+// before the processes that it woke. A process holds gate while it waits for turn, so the
+// one that releases turn finds gate taken by the next.
 //
-// They are files of their own: closing a descriptor of the database would
-// drop SQLite's locks.
+// They are files of their own: closing a descriptor of the database would drop SQLite's
+// locks.
 type turnstile struct {
 	gate, turn *os.File
 }

@@ -7,13 +7,12 @@ import (
 )
 
 // sweeper walks through all keys, a page every few commits, so that a program with ever
-// new keys leaves a small file, and no request has to wait for long. It begins at the
-// first key that the program uses, so that many programs which run for a moment come to
-// all keys together.
+// new keys leaves a small file, and no request waits for long. It begins at the first key
+// that the program uses, so that many short-lived programs together reach all keys.
 type sweeper struct {
 	commits  int
 	requests int
-	after    []byte // nil before the first request
+	after    []byte // the last swept key; nil before the first request
 }
 
 func (w *sweeper) startAt(key string) {
@@ -28,8 +27,8 @@ func (w *sweeper) count(requests int) {
 }
 
 // sweep removes the rows of keys that were not used for a while. It raises the floor in
-// the same transaction, and every transaction that draws a ticket reads the floor, so
-// no ticket is drawn twice, whatever the wall clock says.
+// the same transaction. Every transaction that draws a ticket reads the floor, so no
+// ticket is drawn twice, at any wall clock time.
 func (s *Store) sweep(requests int) error {
 	w := &s.sweeper
 	w.count(requests)
@@ -45,8 +44,8 @@ func (s *Store) sweep(requests int) error {
 	return inPages(&w.after, page, func(from []byte, n int) ([]byte, int, error) { return s.sweepPage(from, n, old) })
 }
 
-// inPages lets sweep walk over n rows from where the last ones ended, round from the
-// last key to the first. sweep returns where it ended, and how many rows there were.
+// inPages calls sweep for n rows after *after, and wraps around after the last key. sweep
+// returns where it ended, and the number of rows.
 func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, seen int, err error)) error {
 	for {
 		from := *after
@@ -57,21 +56,21 @@ func inPages(after *[]byte, n int, sweep func(from []byte, n int) (upTo []byte, 
 		if *after = upTo; seen == n {
 			return nil
 		}
-		*after = []byte{} // round again
+		*after = []byte{} // wrap around
 		if n -= seen; len(from) == 0 {
 			return nil
 		}
 	}
 }
 
-// sweepPage removes rows that were not used since old, of n keys after from.
+// sweepPage removes those of the n keys after from that were not used since old.
 func (s *Store) sweepPage(from []byte, n int, old int64) (upTo []byte, seen int, err error) {
 	var busy, idle int
 	if err := s.row(stSweepPage, from, n, old).Scan(&upTo, &seen, &busy, &idle); err != nil {
 		return nil, 0, err
 	}
 	if busy > 0 {
-		// Where only expired claims are left, Serve frees the key.
+		// If a key has only expired claims, Serve frees it.
 		var keys []string
 		err := s.tx.each(stSweepBusy, func(row *sql.Rows) error {
 			var key []byte

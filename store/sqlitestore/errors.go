@@ -9,7 +9,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 )
 
-// What can be wrong with a file. Each is found by errors.Is in a *FileError.
+// Problems of a file. errors.Is finds each in a *FileError.
 var (
 	ErrNotDatabase   = errors.New("the file is not a SQLite database: choose another path")
 	ErrDirectory     = errors.New("its directory is missing and cannot be made: make it or choose another path")
@@ -27,13 +27,12 @@ var (
 	ErrPlatform      = errors.New("this operating system is not supported: use another store")
 )
 
-// FileError tells what is wrong with the file of a store. It wraps one of the
-// errors above, and driver.ErrUnavailable or driver.ErrUnknown when it
-// answers a request.
+// FileError is a problem with the store's file. It wraps one of the errors above; as the
+// answer to a request also driver.ErrUnavailable or driver.ErrUnknown.
 type FileError struct {
 	Path    string
 	Problem error // one of the errors above
-	Err     error // what the system or SQLite said, may be nil
+	Err     error // the error of the system or SQLite; may be nil
 	outcome error
 }
 
@@ -56,8 +55,8 @@ func (e *FileError) Unwrap() []error {
 	return all
 }
 
-// failure makes an error of SQLite one of the contract. outcome is
-// driver.ErrUnavailable where the transaction was certainly undone.
+// failure makes an error of the contract out of SQLite's. outcome is
+// driver.ErrUnavailable if the transaction was certainly undone.
 func (s *Store) failure(err, outcome error) error {
 	if e, ok := errors.AsType[*FileError](err); ok {
 		return &FileError{Path: e.Path, Problem: e.Problem, Err: e.Err, outcome: outcome}
@@ -97,8 +96,8 @@ func problemOf(err error) error {
 	return nil
 }
 
-// commitOutcome tells whether a commit that failed may yet take effect: after
-// a failed sync its frames may be on the disk, and be found by a recovery.
+// commitOutcome tells whether a failed commit may still take effect: after a failed sync
+// its frames may be on the disk, for a recovery to find.
 func commitOutcome(err error) error {
 	switch code(err) {
 	case sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_READONLY:

@@ -12,20 +12,20 @@ import (
 	"github.com/batonhq/baton/internal/shellword"
 )
 
-// From where on the state of the file is a finding.
+// Thresholds of findings.
 const (
-	longLog    = 64 << 20 // bytes of the write-ahead log; it is cut at 4 MiB
+	longLog    = 64 << 20 // bytes of the write-ahead log, which is cut at 4 MiB
 	littleRoom = 64 << 20 // bytes left on the disk
 	longSleep  = time.Second
 	fullSync   = 2 // PRAGMA synchronous: FULL
 )
 
-// surroundings are what the system says about where the file is.
+// surroundings are the system's facts about the file.
 type surroundings struct {
 	fs    string        // "tmpfs", "overlay", or "" for any other
-	free  int64         // bytes that may still be written; -1 if not known
-	links int           // names of the file; 0 if not known
-	slept time.Duration // how long the machine has been suspended since it was booted
+	free  int64         // bytes that may still be written; -1 if unknown
+	links int           // hard links of the file; 0 if unknown
+	slept time.Duration // how long the machine has been suspended since boot
 }
 
 // Finding implements driver.Refusal.
@@ -53,7 +53,7 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	all := s.judgeFile()
 	err := s.judgeDatabase(ctx, &all)
 	if refused, ok := errors.AsType[*FileError](err); ok {
-		if f, ok := refused.Finding(); ok { // it happened after Open
+		if f, ok := refused.Finding(); ok { // the problem arose after Open
 			return append(all, f), nil
 		}
 	}
@@ -96,7 +96,7 @@ func (s *Store) judgeFile() (all findings.Table) {
 	return all
 }
 
-// modeOf is 0 for a file that is not there.
+// modeOf is the mode of a file, 0 if it does not exist.
 func modeOf(path string) os.FileMode {
 	if info, err := os.Stat(path); err == nil {
 		return info.Mode()
@@ -104,7 +104,7 @@ func modeOf(path string) os.FileMode {
 	return 0
 }
 
-// judgeDatabase asks SQLite.
+// judgeDatabase adds what SQLite knows to the findings.
 func (s *Store) judgeDatabase(ctx context.Context, all *findings.Table) error {
 	var journal string
 	var synchronous, others int

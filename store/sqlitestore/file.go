@@ -16,16 +16,16 @@ import (
 	"github.com/batonhq/baton/internal/kept"
 )
 
-// oldestSQLite is the first version in which two connections that restart the
-// log at the same time do not damage it.
+// oldestSQLite is the first version in which two connections that restart the log at the
+// same time do not damage the file.
 const oldestSQLite = 3_051_003
 
-// busyPause passes between two tries to begin while a writer that ignores the
-// turnstile, such as a program that uses InTx, keeps the file busy.
+// busyPause is the pause between two tries to begin while a writer outside the turnstile,
+// such as a program with InTx, keeps the file busy.
 const busyPause = time.Millisecond
 
-// checkEvery is how often a transaction asks whether the file is still this
-// machine's, in microseconds.
+// checkEvery is the period, in microseconds, in which a transaction checks that the file
+// is still the one that was opened, on this machine.
 const checkEvery = 1_000_000
 
 func open(ctx context.Context, path string, o options) (s *Store, err error) {
@@ -66,8 +66,8 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 	if err := create(path); err != nil {
 		return nil, bad(problemOfOpen(err), err)
 	}
-	// One name for all processes that come by different links: SQLite names its log,
-	// and we the turnstile, after it.
+	// One name for processes that come by different links: SQLite derives the name of its
+	// log from it, and the store that of the turnstile.
 	if path, err = filepath.EvalSymlinks(path); err != nil {
 		return nil, bad(ErrIO, err)
 	}
@@ -82,7 +82,7 @@ func open(ctx context.Context, path string, o options) (s *Store, err error) {
 		return nil, bad(ErrNotDatabase, nil)
 	}
 
-	// A user who may use the database may use what is beside it.
+	// The rights on the database are those on the files beside it.
 	if err := s.openBeside(); err != nil {
 		s.closeBeside()
 		if _, ok := errors.AsType[*FileError](err); !ok {
@@ -116,8 +116,8 @@ func (s *Store) closeBeside() {
 	}
 }
 
-// create makes the file before SQLite does, which would let all users read it. It does
-// not open an existing one: closing it would drop SQLite's locks.
+// create makes the file before SQLite does, which would make it readable for all users.
+// It does not open an existing file: to close that would drop SQLite's locks.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -136,8 +136,8 @@ func problemOfOpen(err error) error {
 	return ErrIO
 }
 
-// dsn names the file to the library. Writers wait at the turnstile, so SQLite waits
-// only for a program that ignores it, such as a shell; we repeat its short wait.
+// dsn is the library's name for the file. Writers wait at the turnstile, so SQLite has to
+// wait only for a program outside of it, such as a shell; persist repeats its short wait.
 func (s *Store) dsn(readOnly bool) string {
 	q := "_error_rc=1&_dqs=0&_busy_timeout=50&_synchronous=FULL"
 	if readOnly {
@@ -147,8 +147,8 @@ func (s *Store) dsn(readOnly bool) string {
 }
 
 func (s *Store) connect(opening context.Context) error {
-	// Locks that stay when other code closes the file, if it is not too late to have
-	// them.
+	// Locks that survive when other code closes the file, unless the library was used
+	// before.
 	sqlite.OFDLocking(true)
 
 	var err error
@@ -161,8 +161,8 @@ func (s *Store) connect(opening context.Context) error {
 	}
 	s.readers.SetMaxOpenConns(2)
 
-	// Behind the turnstile, because changing the journal mode and making tables need
-	// the file alone.
+	// Within the turnstile: changing the journal mode and making tables need the file
+	// alone.
 	if err := s.turn.enter(); err != nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (s *Store) connect(opening context.Context) error {
 	if encoding != "UTF-8" { // a CAST from TEXT would not give the bytes of a key
 		return &FileError{Path: s.path, Problem: ErrEncoding, Err: errors.New(encoding)}
 	}
-	// A log that had to grow is cut back.
+	// A log that has grown is cut back.
 	if _, err := s.conn.ExecContext(ctx, "PRAGMA journal_size_limit = 8388608"); err != nil {
 		return err
 	}
@@ -205,12 +205,12 @@ func (s *Store) connect(opening context.Context) error {
 		return err
 	}
 	s.tx.s = s
-	// From now on begin waits by itself, where it sees that callers give up.
+	// From now on begin waits instead, and notices when callers give up.
 	_, err = s.conn.ExecContext(ctx, "PRAGMA busy_timeout = 0")
 	return err
 }
 
-// persist repeats f while other processes keep the file busy and the opening is not given up.
+// persist repeats f while other processes keep the file busy, until opening ends.
 func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, error) {
 	for {
 		v, err := f()
@@ -223,8 +223,8 @@ func persist[T any](opening context.Context, s *Store, f func() (T, error)) (T, 
 	}
 }
 
-// check finds out, within a transaction, whether the file is the one that was opened
-// and no other machine uses it.
+// check finds out, within a transaction, whether the file is still the one that was
+// opened, and no other machine uses it.
 func (s *Store) check() error {
 	now, err := os.Stat(s.path)
 	if err != nil || !os.SameFile(now, s.file) {
@@ -251,7 +251,6 @@ func (s *Store) check() error {
 	return nil
 }
 
-// shut closes what is open.
 func (s *Store) shut() error {
 	var errs []error
 	s.mail.close()
@@ -266,7 +265,7 @@ func (s *Store) shut() error {
 	if s.conn != nil {
 		errs = append(errs, s.conn.Close())
 	}
-	if s.db != nil { // the last to close removes the log
+	if s.db != nil { // the last connection to close removes the log
 		errs = append(errs, s.db.Close())
 	}
 	s.closeBeside()

@@ -18,15 +18,15 @@ import (
 	"github.com/batonhq/baton/internal/shellword"
 )
 
-// maxLinks is how many symbolic links a path may go through, as on Linux.
+// maxLinks is the greatest number of symbolic links in a path, as on Linux.
 const maxLinks = 40
 
 func sysOf(info os.FileInfo) *syscall.Stat_t { return info.Sys().(*syscall.Stat_t) }
 
-// checkRoot refuses, for root, a path that leads through a directory or a symbolic link of
-// another user, or to another user's file. Whoever owns a directory can put a link there
-// at any moment, and lead root to another file. What belongs to the owner of / is root's:
-// in a user namespace root owns what it has made, and / may belong to no user that it knows.
+// checkRoot refuses, for root, a path through a directory or a symbolic link of another
+// user, and another user's file. The owner of a directory can put a link there at any
+// moment, and lead root to another file. The owner of / counts as root: in a user
+// namespace, / may belong to a user that the namespace does not know.
 func checkRoot(path string) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -68,15 +68,15 @@ func checkRoot(path string) error {
 	return nil
 }
 
-// mayWrite reports whether a file belongs to a user who may write the database db, and so
-// may change its locks at will.
+// mayWrite reports whether a file's owner may write the database db, and so may change
+// its locks anyway.
 func mayWrite(db os.FileInfo, uid, gid uint32) bool {
 	owner := sysOf(db)
 	return uid == 0 || uid == owner.Uid || int(uid) == os.Geteuid() ||
 		owner.Mode&0o002 != 0 || owner.Mode&0o020 != 0 && gid == owner.Gid
 }
 
-// openBeside opens the directory beside the database, and makes it if needed.
+// openBeside opens the directory beside the database, and makes it if it is missing.
 func openBeside(path string, db os.FileInfo) (*os.File, error) {
 	full := path + "-wake"
 	err := os.Mkdir(full, 0o700)
@@ -103,23 +103,23 @@ func openBeside(path string, db os.FileInfo) (*os.File, error) {
 	if !made {
 		return f, nil
 	}
-	// Only an empty one: another directory may have taken its place.
+	// Only an empty one: another directory may have replaced it.
 	if _, err := f.Readdirnames(1); err == io.EOF {
 		mode := db.Mode().Perm()
-		f.Chmod(mode | (mode&0o444)>>2) // whatever the umask is
+		f.Chmod(mode | (mode&0o444)>>2) // despite the umask
 	}
 	_, err = f.Seek(0, io.SeekStart)
 	return f, err
 }
 
-// openLock opens a file to lock, and makes it if needed.
+// openLock opens a file for flock, and makes it if it is missing.
 func openLock(dir *os.File, name string, db os.FileInfo) (*os.File, error) {
 	full, mode := filepath.Join(dir.Name(), name), db.Mode().Perm()&0o666
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
 	fd, err := unix.Openat(int(dir.Fd()), name, flags|unix.O_CREAT|unix.O_EXCL, uint32(mode))
 	if err == nil {
 		f := os.NewFile(uintptr(fd), full)
-		f.Chmod(mode) // whatever the umask is
+		f.Chmod(mode) // despite the umask
 		return f, nil
 	}
 	if err == unix.EEXIST {
@@ -136,8 +136,8 @@ func openLock(dir *os.File, name string, db os.FileInfo) (*os.File, error) {
 	return f, nil
 }
 
-// checkLog refuses a log that is not a file of a user who may write the database: SQLite
-// would write to what it leads to.
+// checkLog refuses a log, to which SQLite writes, that is a link, or whose owner may not
+// write the database.
 func checkLog(path string, db os.FileInfo) error {
 	for _, ending := range []string{"-wal", "-shm", "-journal"} {
 		info, err := os.Lstat(path + ending)
@@ -154,5 +154,4 @@ func checkLog(path string, db os.FileInfo) error {
 	return nil
 }
 
-// removeFrom removes a file of dir.
 func removeFrom(dir *os.File, name string) { unix.Unlinkat(int(dir.Fd()), name, 0) }

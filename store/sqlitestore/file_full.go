@@ -7,17 +7,18 @@ import (
 	"path/filepath"
 )
 
-// On a disk that is full the log cannot grow, but what is held needs no space: to renew and
-// to release it changes rows that exist. So the log is copied into the database, and begins
-// again in the space that it has. That works if all pages of the log exist in the
-// database. So the database gets new pages only where there is space for them, and they are
-// copied there soon. What needs more, such as locks on new keys, is refused.
+// On a full disk the log cannot grow. Renewals and releases need no new space in the
+// database: they change existing rows. So the store copies the log into the database, and
+// the log begins again in its own space. This requires that the database file has all
+// pages of the log. Therefore the database gets new pages only while there is space for
+// them, and they are copied soon. Requests that need more, such as locks on new keys, are
+// refused.
 
-// limitSize limits the database to the pages that it has: SQLite takes no less.
+// limitSize limits the database to its present pages: SQLite raises the 1 to that.
 const limitSize = "PRAGMA max_page_count = 1"
 
-// makeRoom restarts the log, between transactions, and lets the database grow by some bytes
-// if there is space for them. retry says that there may be room now.
+// makeRoom restarts the log, between transactions, and lets the database grow by some
+// bytes if there is space. retry says that there may be room now.
 func (s *Store) makeRoom(bytes int64) (retry, grows bool) {
 	ctx := context.Background()
 	_, err := s.conn.ExecContext(ctx, "PRAGMA wal_checkpoint(RESTART)")
@@ -33,7 +34,7 @@ func (s *Store) makeRoom(bytes int64) (retry, grows bool) {
 }
 
 // keepRoom copies the log, between transactions, into a database that has outgrown its
-// file. If that fails it is tried again later.
+// file. After a failure it is called again later.
 func (s *Store) keepRoom() {
 	if s.outgrown {
 		s.outgrown = false
@@ -41,13 +42,13 @@ func (s *Store) keepRoom() {
 	}
 }
 
-// findSpace writes so many bytes beside the database, and removes them.
+// findSpace checks for free space: it writes bytes beside the database and removes them.
 func (s *Store) findSpace(bytes int64) error {
 	f, err := os.CreateTemp(filepath.Dir(s.path), ".baton-space-")
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // where an open file cannot be removed
+	defer os.Remove(f.Name()) // for systems that cannot remove an open file
 	defer f.Close()
 	_ = os.Remove(f.Name())
 	_, err = f.Write(make([]byte, bytes))

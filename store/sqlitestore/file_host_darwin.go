@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootClock is the store's clock: on this system CLOCK_MONOTONIC_RAW goes on while the
-// machine sleeps and starts at the same time for all processes.
+// bootClock is the store's clock. On this system CLOCK_MONOTONIC_RAW counts while the
+// machine sleeps and is the same for all processes.
 func bootClock() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC_RAW, &ts); err != nil {
@@ -18,13 +18,13 @@ func bootClock() int64 {
 	return ts.Nano() / 1000
 }
 
-// bootID names the present boot of this machine.
+// bootID identifies the present boot of this machine.
 func bootID() (string, error) { return unix.Sysctl("kern.bootsessionuuid") }
 
 func shiftedClock() bool { return false }
 
-// remoteFS names the file system of dir if other machines may be using it or
-// a program serves it.
+// remoteFS is the name of dir's file system if other machines may use it or a program
+// serves it, else "".
 func remoteFS(dir string) (string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -37,11 +37,11 @@ func remoteFS(dir string) (string, error) {
 	return "", nil
 }
 
-// socketPath is a name of the socket. One that is too long cannot be bound, and the
+// socketPath is the path of the socket. If it is too long it cannot be bound, and the
 // store polls instead.
 func socketPath(dir *os.File, name string) string { return filepath.Join(dir.Name(), name) }
 
-// reach names the socket called name in dir.
+// reach returns the path of the socket called name in dir.
 func reach(dir *os.File, name string) (at string, done func(), err error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(int(dir.Fd()), name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -53,9 +53,9 @@ func reach(dir *os.File, name string) (at string, done func(), err error) {
 	return socketPath(dir, name), func() {}, nil
 }
 
-// shareSocket lets all users who may write the database use the new socket called name in dir.
-// No descriptor can keep hold of a socket here, so shareSocket does not do it in another
-// user's directory, and the store polls instead.
+// shareSocket gives the users who may write the database access to the new socket called
+// name in dir. On this system no descriptor can pin a socket, so in another user's
+// directory shareSocket fails, and the store polls instead.
 func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 	info, err := dir.Stat()
 	if err != nil {

@@ -10,24 +10,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootClock is the store's clock: microseconds since the machine was booted,
-// suspensions included. All processes of one boot read the same.
+// bootClock is the store's clock: microseconds since the machine was booted, with
+// suspensions. It is the same for all processes of one boot.
 func bootClock() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		panic("clock_gettime(CLOCK_BOOTTIME): " + err.Error()) // every Linux since 2.6.39 has it
+		panic("clock_gettime(CLOCK_BOOTTIME): " + err.Error()) // Linux has it since 2.6.39
 	}
 	return ts.Nano() / 1000
 }
 
-// bootID names the present boot of this machine.
+// bootID identifies the present boot of this machine.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err
 }
 
-// shiftedClock reports whether a time namespace moves this process's
-// CLOCK_BOOTTIME away from that of the machine.
+// shiftedClock reports whether a time namespace shifts this process's CLOCK_BOOTTIME.
 func shiftedClock() bool {
 	offsets, err := os.ReadFile("/proc/self/timens_offsets")
 	if err != nil {
@@ -42,8 +41,8 @@ func shiftedClock() bool {
 	return false
 }
 
-// remoteFS names the file system of dir if other machines may be using it or
-// a program serves it.
+// remoteFS is the name of dir's file system if other machines may use it or a program
+// serves it, else "".
 func remoteFS(dir string) (string, error) {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -76,14 +75,14 @@ var remoteMagic = map[uint32]string{
 	0x0000aad7: "panfs",
 }
 
-// socketPath is a name of the socket that fits the 107 bytes that an address
-// holds, however deep the directory is.
+// socketPath is a path of the socket that fits into the 107 bytes of an address, for any
+// depth of dir.
 func socketPath(dir *os.File, name string) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(dir.Fd())) + "/" + name
 }
 
-// reach returns a path to the socket called name in dir, and not to one elsewhere to
-// which a link of that name leads. It is valid until done is called.
+// reach returns a path to the socket called name in dir; it does not follow a link of
+// that name. The path is valid until done is called.
 func reach(dir *os.File, name string) (at string, done func(), err error) {
 	fd, _, err := pin(dir, name)
 	if err != nil {
@@ -92,7 +91,8 @@ func reach(dir *os.File, name string) (at string, done func(), err error) {
 	return pinned(fd), func() { unix.Close(fd) }, nil
 }
 
-// pin keeps hold of the socket called name in dir.
+// pin opens the socket called name in dir, so that its path through the descriptor cannot
+// change.
 func pin(dir *os.File, name string) (fd int, st unix.Stat_t, err error) {
 	if fd, err = unix.Openat(int(dir.Fd()), name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err != nil {
 		return fd, st, err
@@ -108,7 +108,8 @@ func pin(dir *os.File, name string) (fd int, st unix.Stat_t, err error) {
 
 func pinned(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// shareSocket lets all users who may write the database use the new socket called name in dir.
+// shareSocket gives the users who may write the database access to the new socket called
+// name in dir.
 func shareSocket(dir *os.File, name string, db os.FileInfo) error {
 	fd, st, err := pin(dir, name)
 	if err != nil {
@@ -127,7 +128,7 @@ var localMagic = map[uint32]string{
 	0x794c7630: "overlay",
 }
 
-// lookAround asks the system about a file. What it does not tell stays unknown.
+// lookAround asks the system about a file. Values that it does not tell stay unknown.
 func lookAround(path string) surroundings {
 	p := surroundings{free: -1}
 	var fs unix.Statfs_t

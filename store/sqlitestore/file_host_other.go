@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// Without a clock that all processes of one boot share and a name for that
-// boot, expiry cannot be decided; Open refuses before any of this is used.
+// Without a clock that all processes of one boot share and a name for that boot, expiry
+// cannot be decided. Open refuses before these are used.
 
 func bootClock() int64                       { return 0 }
 func bootID() (string, error)                { return "", ErrPlatform }

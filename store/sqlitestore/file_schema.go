@@ -20,10 +20,10 @@ var keptSchema string
 
 const schemaVersion = 1
 
-// names are what the schema makes: tables, indexes and a view.
+// names are the tables, indexes and views of the schema.
 const names = "'baton_meta', 'baton_lock', 'baton_claim', 'baton_show', 'baton_limit', 'baton_limit_id', 'baton_limit_id_ends', 'baton_kept', 'baton_kept_until'"
 
-// migrate makes the tables and, after a reboot, empties them.
+// migrate makes missing tables and, after a reboot, empties those of locks.
 func (s *Store) migrate(opening context.Context) error {
 	ctx := context.Background()
 	boot, err := s.opts.boot()
@@ -35,14 +35,14 @@ func (s *Store) migrate(opening context.Context) error {
 			_, err = s.conn.ExecContext(ctx, query, args...)
 		}
 	}
-	// A file that is up to date is not written.
+	// A file that is up to date is not written to.
 	if ready, err := persist(opening, s, func() (bool, error) { return s.ready(boot) }); ready || err != nil {
 		return err
 	}
 	if _, err := persist(opening, s, func() (sql.Result, error) { return s.conn.ExecContext(ctx, "BEGIN IMMEDIATE") }); err != nil {
 		return err
 	}
-	defer s.conn.ExecContext(ctx, "ROLLBACK") // does nothing after the commit
+	defer s.conn.ExecContext(ctx, "ROLLBACK") // no effect after the commit
 
 	var tables int
 	if err := s.conn.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_schema WHERE name = 'baton_meta'").Scan(&tables); err != nil {
@@ -63,10 +63,11 @@ func (s *Store) migrate(opening context.Context) error {
 		return &FileError{Path: s.path, Problem: ErrNewerSchema, Err: errors.New("version " + strconv.Itoa(version))}
 	}
 	for _, text := range []string{schema, limitsSchema, keptSchema} {
-		do(text) // what an older program has not made; it does not mind
+		do(text) // each statement has IF NOT EXISTS
 	}
 	if of != boot {
-		// No process of another boot is alive, and the times of that boot mean nothing.
+		// Processes of another boot have ended, and the times of that boot have no
+		// meaning.
 		do("UPDATE baton_meta SET value = max(value, (SELECT ifnull(max(last), 0) FROM baton_lock)) WHERE name = 'high'")
 		do("DELETE FROM baton_claim")
 		do("DELETE FROM baton_lock")
@@ -89,7 +90,7 @@ func (s *Store) ready(boot string) (bool, error) {
 	return version == schemaVersion && of == boot, err
 }
 
-// made is of which version the file's tables are, and to which boot they belong.
+// made returns the version of the file's tables, and the boot of their times.
 func (s *Store) made() (version int, boot string, err error) {
 	err = s.conn.QueryRowContext(context.Background(),
 		"SELECT (SELECT value FROM baton_meta WHERE name = 'schema'), (SELECT value FROM baton_meta WHERE name = 'boot')").Scan(&version, &boot)

@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// listPage is how many keys List reads at once, so that a caller that reads slowly does
-// not keep the log from being cut.
+// listPage is the number of keys in one read of List. A longer read transaction would
+// keep the log from being cut while its caller is slow.
 const listPage = 64
 
 const (
@@ -127,7 +127,7 @@ func (s *Store) info(ctx context.Context, tx *sql.Tx, key string, k sqlstore.Key
 	return sqlstore.Info(key, k, claims, s.opts.clock()), nil
 }
 
-// read runs f on one state of the database, beside the writer.
+// read runs f on one snapshot of the database, concurrently with the writer.
 func (s *Store) read(ctx context.Context, f func(*sql.Tx) error) error {
 	s.mu.Lock()
 	closed, broken := s.closed, s.broken
@@ -152,7 +152,7 @@ func (s *Store) read(ctx context.Context, f func(*sql.Tx) error) error {
 	return nil
 }
 
-// granted returns which of the positions hold by now.
+// granted returns those of the positions that hold the lock now.
 func (s *Store) granted(ctx context.Context, conn *sql.Conn, positions []sqlstore.Position) (all []sqlstore.Granted, err error) {
 	if len(positions) == 0 {
 		return nil, nil

@@ -20,11 +20,11 @@ var (
 )
 
 // records and overrides implement driver.Records, driver.RecordLister and
-// limits.Overrider. Requests of this process that meet share a transaction and one commit,
-// and what was changed is on the disk before it is answered. What only looks waits for no
-// disk, and a list for no writer.
+// limits.Overrider. Requests of this process that wait at the same time share a
+// transaction and its commit. A change is on the disk before it is answered. A read does
+// not wait for the disk, and a list does not wait for a writer.
 //
-// Records and overrides outlive a reboot. They are kept by the clock of the rate limits: if
+// Records and overrides outlive a reboot. They expire by the clock of the rate limits: if
 // the wall clock is set ahead, they end earlier by as much.
 type (
 	records   = kept.Records

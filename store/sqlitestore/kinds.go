@@ -48,7 +48,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	return refused
 }
 
-// grant runs act in a transaction and returns what it granted, or why it refused.
+// grant runs act in a transaction and returns its grant or its refusal.
 func (s *Store) grant(ctx context.Context, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error

@@ -11,36 +11,36 @@ import (
 
 var _ limits.Store = (*Store)(nil)
 
-// limiter is what a Store needs for rate limits. All but known belongs to the
+// limiter is the state of a Store for rate limits. Except for known, it belongs to the
 // goroutine that serves the queue.
 type limiter struct {
 	known rate.Known
 
-	booted  int64 // what the file says, 0 if the transaction under way has not read it
-	checked int64 // when that was compared with the wall clock, on the store's clock
+	booted  int64 // from the file, 0 if the transaction under way has not read it
+	checked int64 // when booted was last compared with the wall clock, on the store's clock
 
-	changed int // keys, since the last step of the sweep
+	changed int // keys changed since the last step of the sweep
 	after   []byte
 }
 
 const (
-	// setBy is by how much the wall clock must have been set for the limits to
-	// follow it, and readWithin how long it may take to read the clocks.
+	// setBy is the least change of the wall clock that the limits follow. readWithin is
+	// the longest time in which the clocks must be read to be comparable.
 	setBy      = 1_000_000
 	readWithin = 100_000
 
-	// limitSweepGap is how many keys are changed between two steps of the sweep.
+	// limitSweepGap is the number of changed keys between two steps of the sweep.
 	limitSweepGap = 64
 )
 
-// Take implements limits.Store. Requests of this process that meet share a transaction,
-// and one commit. What was taken is on the disk before it is answered; a request that
-// is refused, or only looks, does not wait for the disk.
+// Take implements limits.Store. Requests of this process that wait at the same time share
+// a transaction and its commit. A take is on the disk before it is answered; a refusal or
+// a look does not wait for the disk.
 //
-// Its clock goes on through suspension and follows the wall clock only when that is set
-// by more than a second. What was taken before a reboot counts after it: no caller can
-// take it twice, and if the wall clock comes back with an earlier time, no caller waits
-// for longer than the limit lasts.
+// Its clock counts suspension and follows the wall clock only if that is set by more than
+// a second. What was taken before a reboot counts after it: no caller can take it twice.
+// If the wall clock is earlier after a reboot, no caller waits for longer than the limit
+// lasts.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	q, err := s.limits.known.NewRequest(r)
 	if err != nil {
@@ -92,7 +92,7 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	}
 	t.s.limits.changed += len(r.Takes)
 	if t.s.limits.after == nil {
-		t.s.limits.after = []byte(r.Takes[0].Key) // as sweeper does
+		t.s.limits.after = []byte(r.Takes[0].Key) // sweeper begins in the same way
 	}
 	for i, x := range r.Takes {
 		k := []byte(x.Key)
@@ -111,12 +111,11 @@ func (t *tx) take(r *rate.Request) (d limits.Taken, refused, failed error) {
 	return d, nil, err
 }
 
-// limitClock is the time by which limits count: what the wall clock said when the
-// machine was booted, as it is in the file for all processes, and what has passed
-// since on the store's clock. If the wall clock was set by more than setBy, the first
-// transaction that sees it corrects the file. The state machines know what to do with a
-// clock that jumps, but not with one that goes to and fro, so every transaction reads
-// what the file says.
+// limitClock is the time of limits: the wall clock time of the machine's boot, which the
+// file has for all processes, plus the store's clock. If the wall clock was set by more
+// than setBy, the first transaction that notices corrects the file. The state machines
+// tolerate a clock that jumps once, but not one that alternates between two times, so
+// every transaction reads the file.
 func (t *tx) limitClock() (int64, error) {
 	l := &t.s.limits
 	if l.booted == 0 {
@@ -130,19 +129,19 @@ func (t *tx) limitClock() (int64, error) {
 	before := t.s.opts.clock()
 	booted := t.s.opts.wall() - before
 	after := t.s.opts.clock()
-	// If the process was stopped in between, they cannot be compared.
+	// Clocks that were not read together, because the process was stopped in between,
+	// cannot be compared.
 	if far := booted-l.booted > setBy || l.booted-booted > setBy; !far || after-before >= readWithin {
 		l.checked = after
 		return l.booted + t.now, nil
 	}
 	l.booted = booted
-	l.checked = 0 // compared again by the next one: this transaction may be undone
+	l.checked = 0 // the next transaction compares again: this one may be undone
 	return booted + t.now, t.s.exec(stSetBooted, booted)
 }
 
-// sweepLimits removes states that are as if their keys had never been used, and
-// expired IDs, a few at a time, in the transaction that is under
-// way.
+// sweepLimits removes states that have no effect any more, and expired IDs, a few at a
+// time, in the present transaction.
 func (s *Store) sweepLimits() error {
 	l := &s.limits
 	if l.changed < limitSweepGap {

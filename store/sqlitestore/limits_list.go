@@ -52,8 +52,7 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 	})
 }
 
-// readClock is limitClock for requests that only read: it does not correct what the file
-// says.
+// readClock is limitClock for requests that only read: it does not correct the file.
 func (s *Store) readClock(ctx context.Context, tx *sql.Tx) (now int64, err error) {
 	err = tx.QueryRowContext(ctx, statements[stBooted]).Scan(&now)
 	return now + s.opts.clock(), err

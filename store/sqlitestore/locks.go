@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Acquire implements driver.Locks. An exclusive lock that is free costs one
-// statement that changes one row.
+// Acquire implements driver.Locks. A free exclusive lock costs one statement that changes
+// one row.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -27,7 +27,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 		o.fast = func(t *tx) (done bool, err error) {
 			s.sweeper.startAt(r.Key)
 			g, done, err = t.fastAcquire(r)
-			refused = nil // by a run that was undone
+			refused = nil // of a run that was undone
 			return done, err
 		}
 	}
@@ -44,15 +44,15 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return g, nil
 }
 
-// Renew implements driver.Locks, by one statement for all locks and one for
-// all claims, in one transaction.
+// Renew implements driver.Locks, by one statement for all locks and one for all claims,
+// in one transaction.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	b := sqlstore.NewBatch(claims, ttl, traits)
 	if b.Legal() {
 		if err := s.do(ctx, func(t *tx) error { return t.renew(b, ttl) }); err != nil {
 			r := driver.Renewal{Err: err}
 			if errors.Is(err, ErrReplaced) || errors.Is(err, ErrOtherMachine) {
-				r.State = driver.Lost // other processes no longer see what this file says
+				r.State = driver.Lost // the file was replaced: other processes use another one
 			}
 			return b.Failed(r)
 		}
@@ -62,9 +62,9 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return answers
 }
 
-// Release implements driver.Locks. An exclusive lock without waiters costs one
-// statement that changes one row, and does not wait for the disk; otherwise the next
-// waiters are granted in the same commit.
+// Release implements driver.Locks. An exclusive lock without waiters costs one statement
+// that changes one row, and does not wait for the disk. Otherwise the same commit grants
+// the next waiters.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	err := s.ask(ctx, &op{
 		lazy: true,
 		fast: func(t *tx) (bool, error) {
-			refused = nil // by a run that was undone
+			refused = nil // of a run that was undone
 			return t.fastRelease(c)
 		},
 		run: func(t *tx) (failed error) {

@@ -8,9 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// AcquireAll implements driver.Together, for locks of any kind, in one transaction: no
-// other transaction sees half of it, and no crash leaves half of it. It costs one
-// commit, however many keys there are.
+// AcquireAll implements driver.Together, for locks of any kind. All keys share one
+// transaction, and so one commit.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err

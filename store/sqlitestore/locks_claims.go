@@ -9,18 +9,17 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// tx is the one transaction that a Store can have open. BEGIN IMMEDIATE has
-// locked the whole database, so every row that is read is locked, and stays
-// as it was read.
+// tx is the one transaction that a Store can have open. BEGIN IMMEDIATE has locked the
+// whole database, so every row stays as it was read.
 type tx struct {
 	s   *Store
-	now int64 // read after BEGIN, again for each request
+	now int64 // read after BEGIN, and for each request
 	fx  sqlstore.Effects
 }
 
 var _ sqlstore.Tx = (*tx)(nil)
 
-// fastAcquire takes an exclusive lock that is free.
+// fastAcquire takes a free exclusive lock.
 func (t *tx) fastAcquire(r driver.Request) (g driver.Grant, done bool, err error) {
 	token := t.Seed()
 	done, err = t.changed(stFastAcquire, []byte(r.Key), t.now, t.now+r.TTL.Microseconds(), token, r.ID, r.Owner, t.Node(false))
@@ -32,10 +31,10 @@ func (t *tx) fastRelease(c driver.Claim) (done bool, err error) {
 	return t.changed(stFastRelease, []byte(c.Key), t.now, c.ID)
 }
 
-// renew renews a batch: the locks, then the claims, then one by one what neither
-// statement found, and last it looks at every key that has waiters. No claim can move
-// while the transaction lasts, so the locks may come first; most of a large batch is
-// there.
+// renew renews a batch: the locks, then the claims, then one by one those that neither
+// statement found. Last it serves every key that has waiters. The transaction excludes
+// other writers, so no claim can move between the two tables meanwhile; the locks come
+// first because most of a large batch are locks.
 func (t *tx) renew(b *sqlstore.Batch, ttl time.Duration) error {
 	b.Reset()
 	us := ttl.Microseconds()
@@ -128,16 +127,12 @@ func (t *tx) each(n int, f func(*sql.Rows) error, args ...any) error {
 	return rows.Err()
 }
 
-// Now implements sqlstore.Tx.
 func (t *tx) Now() int64 { return t.now }
 
-// Seed implements sqlstore.Tx.
 func (t *tx) Seed() int64 { return t.s.opts.wall() }
 
-// Node implements sqlstore.Tx.
 func (t *tx) Node(waits bool) string { return t.s.mail.address(waits) }
 
-// LockKey implements sqlstore.Tx.
 func (t *tx) LockKey(key string) (k sqlstore.Key, found bool, err error) {
 	err = scanKey(t.s.row(stLockKey, []byte(key)), &k)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -147,7 +142,6 @@ func (t *tx) LockKey(key string) (k sqlstore.Key, found bool, err error) {
 	return k, err == nil, err
 }
 
-// SaveKey implements sqlstore.Tx.
 func (t *tx) SaveKey(key string, k sqlstore.Key, found bool) error {
 	n := stInsertKey
 	if found {
@@ -156,7 +150,6 @@ func (t *tx) SaveKey(key string, k sqlstore.Key, found bool) error {
 	return t.s.exec(n, []byte(key), k.Last, k.Busy, k.ID, k.Token, k.Weight, k.Owner, k.Node, k.Since, k.Ends)
 }
 
-// Claims implements sqlstore.Tx.
 func (t *tx) Claims(key string, after int64, limit int) (all []sqlstore.Claim, err error) {
 	err = t.each(stClaims, func(row *sql.Rows) error {
 		var c sqlstore.Claim
@@ -169,7 +162,6 @@ func (t *tx) Claims(key string, after int64, limit int) (all []sqlstore.Claim, e
 	return all, err
 }
 
-// ClaimByID implements sqlstore.Tx.
 func (t *tx) ClaimByID(key, id string) (c sqlstore.Claim, found bool, err error) {
 	err = scanClaim(t.s.row(stClaimByID, []byte(key), id), &c)
 	if errors.Is(err, sql.ErrNoRows) {
@@ -178,32 +170,26 @@ func (t *tx) ClaimByID(key, id string) (c sqlstore.Claim, found bool, err error)
 	return c, err == nil, err
 }
 
-// InsertClaim implements sqlstore.Tx.
 func (t *tx) InsertClaim(key string, c sqlstore.Claim) error {
 	return t.s.exec(stInsertClaim, []byte(key), c.Seq, c.ID, c.Node, c.Owner, c.Weight, c.Capacity, c.Held, c.TTL, c.Since, c.Ends)
 }
 
-// UpdateClaim implements sqlstore.Tx.
 func (t *tx) UpdateClaim(key string, c sqlstore.Claim) error {
 	return t.s.exec(stUpdateClaim, []byte(key), c.Seq, c.Held, c.Weight, c.TTL, c.Since, c.Ends)
 }
 
-// RenameClaim implements sqlstore.Tx.
 func (t *tx) RenameClaim(key string, c sqlstore.Claim) error {
 	return t.s.exec(stRenameClaim, []byte(key), c.Seq, c.Owner)
 }
 
-// DeleteClaim implements sqlstore.Tx.
 func (t *tx) DeleteClaim(key string, seq int64) error {
 	return t.s.exec(stDeleteClaim, []byte(key), seq)
 }
 
-// DeleteDead implements sqlstore.Tx.
 func (t *tx) DeleteDead(key string, seq int64) (bool, error) {
 	return t.changed(stDeleteDead, []byte(key), seq, t.now)
 }
 
-// CountWaiting implements sqlstore.Tx.
 func (t *tx) CountWaiting(key string) (n int, err error) {
 	err = t.s.row(stCountWaiting, []byte(key), t.now).Scan(&n)
 	return n, err

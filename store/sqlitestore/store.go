@@ -13,10 +13,10 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Together, driver.Examiner, limits.Store, limits.Overrider and
-// driver.Records on one file. All methods are safe for concurrent use, and several
-// Stores may be open on one file in one process.
+// Store keeps locks (driver.Store, with all abilities of package driver but driver.Clock),
+// rate limits (limits.Store, limits.Lister, limits.Overrider) and records (driver.Records,
+// driver.RecordLister) in one file. All methods are safe for concurrent use. Several Stores
+// may be open on one file in one process.
 //
 // Errors about the file are *FileError.
 type Store struct {
@@ -33,9 +33,9 @@ type Store struct {
 	conn *sql.Conn
 	stmt [numStatements]*sql.Stmt
 	tx   tx
-	lazy bool // commits do not wait for the disk: see sync
+	lazy bool // the present commits do not wait for the disk: see sync
 
-	readers *sql.DB // opened when first needed by database/sql
+	readers *sql.DB // opens connections when they are needed
 
 	watchers sqlstore.Watchers
 	mail     *mailbox
@@ -43,15 +43,15 @@ type Store struct {
 	mu     sync.Mutex
 	queue  []*op
 	work   sync.Cond     // on mu: the queue has something, or the store was closed
-	served chan struct{} // closed when the goroutine that serves the queue has ended
+	served chan struct{} // closed when serve has returned
 	closed bool
-	broken error // why the file cannot be used any more
+	broken error // why the file can no longer be used
 
 	sweeper sweeper
 	limits  limiter
-	checked int64 // when the machine was last compared, on the store's clock
+	checked int64 // when check last ran, on the store's clock
 
-	size     int64 // of the database in bytes, when the machine was last compared
+	size     int64 // of the database in bytes, when check last ran
 	outgrown bool  // the database has pages that are only in the log: see keepRoom
 }
 
@@ -67,7 +67,7 @@ var (
 	_ driver.Refusal    = (*FileError)(nil)
 )
 
-// options are what tests replace.
+// options are for tests.
 type options struct {
 	clock    func() int64 // the store's clock
 	wall     func() int64 // microseconds since 1970
@@ -77,10 +77,10 @@ type options struct {
 	around   func(path string) surroundings
 	sweepAge time.Duration
 	sweepGap int           // commits between two steps of the sweep
-	early    int           // commits, or limits that are changed, until the first one
+	early    int           // commits, or changed limits, until the first step
 	deaf     bool          // no sockets
-	poll     time.Duration // how often to look for hints that were lost
-	over     func()        // an opening has ended, whether its caller still waits or not
+	poll     time.Duration // the period in which to look for lost hints
+	over     func()        // called when an opening has ended, even if its caller has given up
 }
 
 func defaults() options {
@@ -93,23 +93,22 @@ func defaults() options {
 		around:   lookAround,
 		sweepAge: time.Minute,
 		sweepGap: 64,
-		early:    1 + rand.IntN(16), // so that programs which run for a moment do their share
+		early:    1 + rand.IntN(16), // random, so that short-lived programs do their share
 		poll:     50 * time.Millisecond,
 		over:     func() {},
 	}
 }
 
-// Open opens the locks in the file at path. A missing file is made, readable by its
-// owner alone, as are missing directories above it. The context bounds Open only; an
-// Open that gave up while another process was writing does not touch the database
-// afterwards.
+// Open opens the locks in the file at path. It makes a missing file, readable by its
+// owner alone, and missing directories above it. The context bounds Open only. An Open
+// that gave up while another process was writing does not change the database afterwards.
 //
 // A *FileError wraps ErrNotDatabase, ErrDirectory, ErrReadOnly, ErrFull,
 // ErrIO, ErrCorrupt, ErrEncoding, ErrNetworkFS, ErrTimeNamespace, ErrNewerSchema,
 // ErrForeign or ErrPlatform.
 func Open(ctx context.Context, path string) (*Store, error) { return openWith(ctx, path) }
 
-// openWith is Open with what tests change.
+// openWith is Open with options for tests.
 func openWith(ctx context.Context, path string, change ...func(*options)) (*Store, error) {
 	o := defaults()
 	for _, set := range change {
@@ -119,7 +118,7 @@ func openWith(ctx context.Context, path string, change ...func(*options)) (*Stor
 		s   *Store
 		err error
 	}
-	// Another process may be stopped while it writes, so this may last.
+	// This may last: another process may be stopped in its write.
 	done := make(chan result)
 	go func() {
 		defer o.over()
@@ -140,7 +139,6 @@ func openWith(ctx context.Context, path string, change ...func(*options)) (*Stor
 	}
 }
 
-// gaveUp is the error of an opening that took too long.
 func gaveUp(ctx context.Context, path string) error {
 	return fmt.Errorf("sqlite store %s: opening: %w", path, context.Cause(ctx))
 }
@@ -153,15 +151,15 @@ var traits = driver.Traits{
 	Permits:   true,
 	Durable:   true,
 	Processes: true,
-	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter one
+	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter TTL
 	MaxTTL:    365 * 24 * time.Hour,
 }
 
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// Close implements driver.Store. Requests that have not begun fail with
-// driver.ErrClosed; Close waits for one that has. Locks stay until they expire.
+// Close implements driver.Store. Requests that have not begun fail with driver.ErrClosed;
+// Close waits for one that has. Locks stay until they expire.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

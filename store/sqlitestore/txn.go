@@ -14,8 +14,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// ErrOtherDatabase says that a transaction is not one on the file of the
-// locks.
+// ErrOtherDatabase says that a transaction is not on the file of the locks.
 var ErrOtherDatabase = errors.New("the transaction is on another database than the locks: open the file of the locks as its main database")
 
 // ?1 key, ?2 ID, ?3 now, ?4 ticket.
@@ -26,22 +25,20 @@ const inTxSQL = `SELECT EXISTS (SELECT 1 FROM main.baton_lock WHERE k = ?1 AND i
 const inTxWithin = 5 * time.Second
 
 // InTx checks within the caller's own transaction that the lease is valid, and makes the
-// transaction the one writer of the file: from a nil error until its end no other
-// process can be granted the lock, whatever expires and however long the caller is
-// stopped. What it wrote is therefore committed before any other holder can act, or not
-// at all. It is the safest way to use a lock, and needs no fencing token;
-// examples/redeem shows it.
+// transaction the one writer of the file: from a nil error until its end no other process
+// can be granted the lock, even if the lease expires or the caller is stopped. So what
+// the transaction wrote is committed before any other holder can act, or not at all. This
+// is the safest way to use a lock, and needs no fencing token; examples/redeem shows it.
 //
 // The file of the locks must be the main database of the transaction's connection. Call
-// InTx before the transaction reads anything: SQLite refuses to let a transaction write
-// whose reads are out of date. While it lasts no lock in the file is granted, renewed
-// or released, so keep it shorter than a third of the shortest TTL. InTx waits for
-// other writers, for at most five seconds. Call it outside of savepoints: to roll back
-// to one undoes the check. tx is for one goroutine at a time, as always.
+// InTx before the transaction reads: SQLite refuses to let a transaction write whose
+// reads are out of date. While the transaction lasts, no lock in the file is granted,
+// renewed or released, so keep it shorter than a third of the shortest TTL. InTx waits at
+// most five seconds for other writers. Call it outside of savepoints: rolling back to one
+// undoes the check. tx is for one goroutine at a time, as always.
 //
-// An error that wraps driver.ErrLost, or is the lease's own, says that the
-// lease has ended: roll back. After any other error it is not known: roll
-// back, too.
+// An error that is driver.ErrLost, or the lease's own, says that the lease has ended.
+// After any other error the lease may have ended. Roll back after every error.
 func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
 	c, err := lease.Pin()
 	if err != nil {
@@ -71,7 +68,7 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 }
 
 func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (valid bool, err error) {
-	// This reads nothing of the file, unlike a SELECT of the same.
+	// Unlike a SELECT of the same, this reads nothing of the file.
 	var seq int
 	var name, path string // of the main database, which comes first
 	if err := tx.QueryRowContext(ctx, `PRAGMA database_list`).Scan(&seq, &name, &path); err != nil {
@@ -94,12 +91,12 @@ func (s *Store) inTx(ctx context.Context, tx *sql.Tx, c driver.Claim) (valid boo
 	if boot != want {
 		return false, &FileError{Path: s.path, Problem: ErrOtherMachine}
 	}
-	// The clock is read when no other connection can write any more.
+	// Other writers are excluded now, so no time passes after the reading of the clock.
 	err = tx.QueryRowContext(ctx, inTxSQL, []byte(c.Key), c.ID, s.opts.clock(), c.Ticket).Scan(&valid)
 	return valid, err
 }
 
-// lockFile makes tx the one writer and returns the boot whose times are in the file.
+// lockFile makes tx the one writer and returns the boot of the times in the file.
 func lockFile(ctx context.Context, tx *sql.Tx) (boot string, err error) {
 	for deadline := time.Now().Add(inTxWithin); ; {
 		err := tx.QueryRowContext(ctx, `UPDATE main.baton_meta SET value = value WHERE name = 'boot' RETURNING value`).Scan(&boot)
@@ -116,7 +113,7 @@ func lockFile(ctx context.Context, tx *sql.Tx) (boot string, err error) {
 	}
 }
 
-// outOfDate reports whether waiting cannot help a transaction.
+// outOfDate reports whether waiting cannot help the transaction.
 func outOfDate(err error) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
 	return ok && e.Code() == sqlite3.SQLITE_BUSY_SNAPSHOT

@@ -17,14 +17,14 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// pollDeaf is how often a process without a socket asks, while its goroutines
-// wait, whether something changed.
+// pollDeaf is the period in which a process without a socket, while its goroutines wait,
+// looks for changes.
 const pollDeaf = 2 * time.Millisecond
 
-// A mailbox is where other processes tell this one that its waiters were granted: a
-// socket beside the database, made when this process first waits. It brings only hints;
-// a poll of the database is behind it, and replaces it where sockets cannot be
-// made. Without watchers nothing runs.
+// A mailbox receives the hints of other processes that this one's waiters were granted: a
+// socket beside the database, made when this process first waits. Hints may be lost, so
+// this process also polls the database, and does only that if it cannot make a socket.
+// Without watchers it has no goroutine.
 type mailbox struct {
 	s    *Store
 	dir  *os.File
@@ -40,7 +40,7 @@ type mailbox struct {
 	stopPoll context.CancelFunc // nil: no goroutine polls
 }
 
-// A letter is the datagram.
+// A letter is the content of a datagram.
 type letter struct {
 	Key   string `json:"key"`
 	ID    string `json:"id"`
@@ -54,7 +54,7 @@ func newMailbox(s *Store) *mailbox {
 	return m
 }
 
-// address is what to write into rows so that hints arrive, or "".
+// address is the name to write into rows so that hints arrive, or "".
 func (m *mailbox) address(needed bool) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -86,7 +86,7 @@ func (m *mailbox) bind() error {
 	return nil
 }
 
-// tidy removes the sockets of processes that are gone.
+// tidy removes the sockets of ended processes.
 func (m *mailbox) tidy() {
 	entries, err := m.dir.ReadDir(-1)
 	if err != nil {
@@ -110,7 +110,7 @@ func (m *mailbox) tidy() {
 	}
 }
 
-// changed is called with how many claims are watched and how many of them wait.
+// changed is told how many claims are watched, and how many of these wait.
 func (m *mailbox) changed(watching, waiting int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -173,7 +173,7 @@ func (m *mailbox) read(conn *net.UnixConn) {
 	}
 }
 
-// tell sends the hints of a commit: to watchers of this process by a call.
+// tell sends the hints of a commit. Those for this process are calls.
 func (s *Store) tell(fx sqlstore.Effects) {
 	for _, g := range fx.Granted {
 		if s.watchers.Deliver(g.Key, g.ID, g.Hint()) {
@@ -189,7 +189,7 @@ func (s *Store) tell(fx sqlstore.Effects) {
 	}
 }
 
-// send never waits: a full mailbox means that its owner has enough to do.
+// send never waits: the owner of a full mailbox has enough hints to read.
 func (m *mailbox) send(to string, l letter) {
 	if to == "" || to == m.name || to != filepath.Base(to) || !strings.HasSuffix(to, ".sock") {
 		return
@@ -209,7 +209,7 @@ func (m *mailbox) send(to string, l letter) {
 	}
 	defer done()
 	if err := sendTo(at, text); errors.Is(err, syscall.ECONNREFUSED) {
-		removeFrom(m.dir, to) // its process is gone
+		removeFrom(m.dir, to) // its process has ended
 	}
 }
 
@@ -224,12 +224,12 @@ func (m *mailbox) close() {
 	}
 }
 
-// poll looks, while this process has waiters, whether another process has committed
-// something, and if so, whether one of the positions was granted.
+// poll looks, while this process has waiters, whether another process has committed, and
+// then whether one of the positions was granted.
 func (s *Store) poll(ctx context.Context, every time.Duration) {
 	conn, err := s.readers.Conn(ctx)
 	if err != nil {
-		return // the waiters' own Renew is left
+		return // the waiters still renew by themselves
 	}
 	defer conn.Close()
 	var seen int64 = -1
@@ -259,9 +259,8 @@ func (s *Store) poll(ctx context.Context, every time.Duration) {
 	}
 }
 
-// Watch implements driver.Watcher. Within the process a hint is a call; from
-// another process it is a datagram, and a poll of at most 50 milliseconds
-// is behind it.
+// Watch implements driver.Watcher. Within the process a hint is a call; from another
+// process it is a datagram. Polling finds a lost hint after at most 50 milliseconds.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	return s.watchers.Watch(c, wake)
 }

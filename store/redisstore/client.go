@@ -23,9 +23,9 @@ type client struct {
 
 	cluster *redis.ClusterClient // nil unless it is one
 	follows bool
-	silence time.Duration // how long it waits on a connection; 0 or less: for ever
+	silence time.Duration // ReadTimeout: how long it waits on a connection; 0 or less: no limit
 	dated   bool          // it obeys deadlines of contexts
-	lanes   []wire.Lane   // by slots in Cluster: neighbours mostly have one server
+	lanes   []wire.Lane   // by slots in Cluster: neighbouring slots usually share a server
 
 	links *links       // of a client that Open made, else nil
 	calls sync.RWMutex // held by the calls of such a client, and by Close
@@ -33,7 +33,7 @@ type client struct {
 
 const (
 	// longSilence is the longest ReadTimeout with which calls run on their callers'
-	// goroutines: callers who cancel their contexts may have to wait for it.
+	// goroutines: a caller who cancels its context may have to wait for it.
 	longSilence = 5 * time.Second
 
 	// leastTry is the shortest bound of one try that a call on its caller's goroutine may
@@ -43,7 +43,7 @@ const (
 	clusterLanes = 64
 )
 
-// over makes a client of one that the caller brings.
+// over wraps a client of the caller's.
 func over(c redis.UniversalClient) (*client, error) {
 	a := &client{UniversalClient: c, lanes: make([]wire.Lane, 1)}
 	switch c := c.(type) {
@@ -60,7 +60,7 @@ func over(c redis.UniversalClient) (*client, error) {
 	return a, nil
 }
 
-// once is a command that is sent one time.
+// once is a command without retries.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }
@@ -83,9 +83,9 @@ func sentOnce(ctx context.Context, call wire.Call) once {
 	return once{redis.NewCmd(ctx, args...)}
 }
 
-// obeys reports whether the client ends a call with the deadline of its context, or
-// sooner. The bound of one try may be overrun where the server has just fallen silent: to
-// run each call on a goroutine of its own takes longer than the way to a near server.
+// obeys reports whether the client ends a call by the deadline of its context. The bound
+// of one try may be overrun if the server has just fallen silent: a goroutine for each
+// call would take longer than the way to a near server.
 func (c *client) obeys(ctx context.Context) bool {
 	if c.links != nil {
 		return true
@@ -119,7 +119,7 @@ func (c *client) Run(ctx context.Context, call wire.Call) (any, error) {
 			r = c.acknowledged(ctx, []wire.Call{call})[0]
 		} else {
 			cmd := sentOnce(ctx, call)
-			_ = c.Process(ctx, cmd) // the command has its error
+			_ = c.Process(ctx, cmd) // the error is in the command
 			r = c.result(cmd.Cmd)
 		}
 		if !apart && c.links != nil && !wire.Answered(r.Err) {
@@ -132,9 +132,9 @@ func (c *client) Run(ctx context.Context, call wire.Call) (any, error) {
 	return r.Value, r.Err
 }
 
-// lasting is the context of a call whose caller may leave it. The call then goes on until
-// it is answered: others wait for that, or for the connection that it makes. Where the
-// client does not obey deadlines it does so anyway.
+// lasting is the context of a call that continues until its answer when its caller
+// leaves: other calls wait for that, or for the connection that it makes. A client that
+// ignores deadlines needs no such context.
 func (c *client) lasting(ctx context.Context) context.Context {
 	if c.dated {
 		return context.WithoutCancel(ctx)
@@ -142,8 +142,8 @@ func (c *client) lasting(ctx context.Context) context.Context {
 	return ctx
 }
 
-// result also leaves a server that says that it is the wrong one. In Cluster go-redis
-// follows the servers' roles by itself.
+// result also drops the connections to a server that answers that it is the wrong one. In
+// Cluster go-redis follows the servers' roles by itself.
 func (c *client) result(cmd *redis.Cmd) wire.Result {
 	r := result(cmd)
 	if r.Err != nil && c.links != nil && c.cluster == nil && refusalOf(r.Err) == elsewhere {
@@ -156,11 +156,11 @@ func (c *client) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if c.cluster == nil {
 		return c.pipeline(ctx, calls)
 	}
-	// A pipeline to several nodes is answered when the last of them has answered, and a
-	// node that hangs never does.
+	// One pipeline for each node: go-redis returns a pipeline to several nodes when the
+	// last has answered, and a node that hangs would delay all.
 	nodes := map[*redis.Client][]int{}
 	for i, call := range calls {
-		master, _ := c.cluster.MasterForKey(ctx, call.Keys[0]) // nil if unknown: the pipeline says why
+		master, _ := c.cluster.MasterForKey(ctx, call.Keys[0]) // nil if unknown: the pipeline returns the error
 		nodes[master] = append(nodes[master], i)
 	}
 	if len(nodes) == 1 {
@@ -183,8 +183,8 @@ func (c *client) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	return out
 }
 
-// pipeline runs calls in one round trip. Scripts whose text the server does not know
-// take another one, which does not wait for other servers.
+// pipeline runs calls in one round trip. Scripts that the server does not know take
+// another one, which does not wait for other servers.
 func (c *client) pipeline(ctx context.Context, calls []wire.Call) []wire.Result {
 	return wire.WithText(calls, func(calls []wire.Call) []wire.Result {
 		return wire.Obey(ctx, len(calls), func(ctx context.Context) []wire.Result {
@@ -197,7 +197,7 @@ func (c *client) pipeline(ctx context.Context, calls []wire.Call) []wire.Result 
 			for i, call := range calls {
 				cmd := sentOnce(ctx, call)
 				cmds[i] = cmd.Cmd
-				_ = p.Process(ctx, cmd) // it is only noted
+				_ = p.Process(ctx, cmd) // queued, not sent
 			}
 			return flush(ctx, p, cmds, c.result)
 		})
@@ -205,7 +205,7 @@ func (c *client) pipeline(ctx context.Context, calls []wire.Call) []wire.Result 
 }
 
 func flush(ctx context.Context, p redis.Pipeliner, cmds []*redis.Cmd, result func(*redis.Cmd) wire.Result) []wire.Result {
-	_, _ = p.Exec(ctx) // the error of some command; each command has its own
+	_, _ = p.Exec(ctx) // each command has its own error
 	out := make([]wire.Result, len(cmds))
 	for i, c := range cmds {
 		out[i] = result(c)
@@ -217,7 +217,7 @@ func (c *client) Primaries(ctx context.Context, f func(wire.Node) error) error {
 	if c.cluster == nil {
 		return f(node{c, c.UniversalClient})
 	}
-	// One at a time, as f expects; ForEachMaster runs them in parallel.
+	// One at a time, as f expects: ForEachMaster runs them in parallel.
 	masters := make(chan *redis.Client)
 	done := make(chan error, 1)
 	go func() {
@@ -245,21 +245,21 @@ func (c *client) Primaries(ctx context.Context, f func(wire.Node) error) error {
 func (c *client) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
 	at := c.UniversalClient
 	if c.cluster != nil {
-		// A message reaches every node, so any of them will do; another one after each loss.
+		// A message reaches every node, so any node will do; another one after each loss.
 		if m, err := c.cluster.MasterForKey(ctx, rand.Text()); err == nil {
 			at = m
 		}
 	}
 	sub := at.Subscribe(ctx, channels...)
 	defer sub.Close()
-	defer context.AfterFunc(ctx, func() { sub.Close() })() // reading does not obey ctx
+	defer context.AfterFunc(ctx, func() { sub.Close() })() // reading ignores ctx
 	if c.links != nil {
 		c.links.listening.Store(sub)
 	}
 	// Not Channel: it reconnects silently and drops messages when its reader is slow.
 	standing := 0
 	for {
-		// If the connection was cut without notice, a PING gets no answer.
+		// A PING finds a connection that was cut without notice.
 		m, err := sub.ReceiveTimeout(ctx, 10*time.Second)
 		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && ctx.Err() == nil {
 			if err = sub.Ping(ctx); err == nil {
@@ -287,15 +287,15 @@ func (c *client) Cluster() bool        { return c.cluster != nil }
 func (c *client) FollowsPrimary() bool { return c.follows }
 
 func (c *client) Silence() time.Duration {
-	if c.silence <= 0 { // how go-redis notes "none" once the client has been made
+	if c.silence <= 0 { // go-redis's form of "none"
 		return wire.Endless
 	}
 	return c.silence
 }
 
-// Close waits for the calls under way, of which links makes an end.
+// Close waits for the calls under way, which links ends.
 func (c *client) Close() {
-	c.calls.Lock() // and stays: what comes later finds the store closed
+	c.calls.Lock() // for good: later calls find the store closed
 	_ = c.UniversalClient.Close()
 }
 
@@ -320,7 +320,7 @@ func (n node) DoAll(ctx context.Context, commands [][]string) []wire.Result {
 				list[j] = arg
 			}
 			cmds[i] = redis.NewCmd(ctx, list...)
-			_ = p.Process(ctx, cmds[i]) // it is only noted
+			_ = p.Process(ctx, cmds[i]) // queued, not sent
 		}
 		return flush(ctx, p, cmds, result)
 	})
@@ -335,7 +335,7 @@ func result(c *redis.Cmd) wire.Result {
 }
 
 func translate(err error) error {
-	if denied, ok := errors.AsType[*wire.ServerError](err); ok { // by links, which remember it
+	if denied, ok := errors.AsType[*wire.ServerError](err); ok { // from links, which keeps it
 		return denied
 	}
 	if server, ok := errors.AsType[redis.Error](err); ok {
@@ -350,7 +350,7 @@ func translate(err error) error {
 	return err
 }
 
-// isDial reports whether no connection came about.
+// isDial reports whether err says that no connection was made.
 func isDial(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "dial"

@@ -12,14 +12,14 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// acknowledged runs calls of one server in one pipeline, and asks behind them what the
-// server's replicas have acknowledged.
+// acknowledged runs calls of one server in one pipeline, followed by the questions what
+// the server's replicas have acknowledged.
 //
-// A server carries out the commands of a pipeline without those of other connections
-// between them, as long as none of them waits. So the first ROLE tells the offset of the
-// last call, or, if the pipeline came in pieces, a later one: never an earlier one. The
-// second ROLE tells what each replica has acknowledged when WAIT has ended. The count that
-// WAIT answers does not tell which replicas these are.
+// A server carries out the commands of a pipeline without other commands in between,
+// unless it waits or the pipeline comes in pieces. So the first ROLE returns the offset
+// of the last call, or a later one. The second ROLE, after WAIT, returns what each
+// replica has acknowledged. The count that WAIT returns does not tell which replicas
+// these are.
 func (c *client) acknowledged(ctx context.Context, calls []wire.Call) []wire.Result {
 	at, _ := c.UniversalClient.(*redis.Client)
 	node := ""
@@ -45,10 +45,10 @@ func (c *client) acknowledged(ctx context.Context, calls []wire.Call) []wire.Res
 	return out
 }
 
-// clusterRedirects is how often a call follows a MOVED or an ASK.
+// clusterRedirects is the greatest number of MOVED and ASK answers that a call follows.
 const clusterRedirects = 3
 
-// redirected returns the node that all calls are to be sent to instead, if there is one.
+// redirected returns the other node that all calls must be sent to, if there is one.
 func (c *client) redirected(ctx context.Context, out []wire.Result) (to *redis.Client, asking bool) {
 	if c.cluster == nil {
 		return nil, false
@@ -74,20 +74,20 @@ func (c *client) redirected(ctx context.Context, out []wire.Result) (to *redis.C
 	})
 	select {
 	case to = <-found:
-	default: // the next attempt knows it
+	default: // the next attempt knows the node
 	}
 	return to, asking
 }
 
-// askBehind sends calls and the questions behind them to one server. asking says that it
-// is taking over their slot.
+// askBehind sends calls and the questions after them to one server. asking says that the
+// server is taking over their slot.
 func (c *client) askBehind(ctx context.Context, at *redis.Client, node string, asking bool, calls []wire.Call) []wire.Result {
 	conn := at.Conn()
 	defer conn.Close()
 	var cmds []*redis.Cmd
 	p := conn.Pipeline()
 	send := func(cmd once) (number int) {
-		_ = p.Process(ctx, cmd) // it is only noted
+		_ = p.Process(ctx, cmd) // queued, not sent
 		cmds = append(cmds, cmd.Cmd)
 		return len(cmds) - 1
 	}
@@ -102,7 +102,7 @@ func (c *client) askBehind(ctx context.Context, at *redis.Client, node string, a
 	}
 	ask := calls[0].Acks
 	end := time.Now().Add(c.within(ctx, ask.Within))
-	left := func() int64 { return max(time.Until(end).Milliseconds(), 1) } // 0 is for ever
+	left := func() int64 { return max(time.Until(end).Milliseconds(), 1) } // 0 would be no limit
 	before := plain("role")
 	wait := plain("wait", ask.Await(node), left())
 	after := plain("role")
@@ -142,8 +142,8 @@ func (c *client) askBehind(ctx context.Context, at *redis.Client, node string, a
 	return out
 }
 
-// within shortens d to what the client and the context leave it: the server must answer
-// before the client gives the connection up.
+// within shortens d to the limits of the client and the context: the server must answer
+// before the client gives up the connection.
 func (c *client) within(ctx context.Context, d time.Duration) time.Duration {
 	if c.silence > 0 {
 		d = min(d, c.silence/2)
@@ -154,7 +154,7 @@ func (c *client) within(ctx context.Context, d time.Duration) time.Duration {
 	return d
 }
 
-// role reads what ROLE of a primary answers: its offset, and those of its replicas.
+// role parses a primary's answer to ROLE: its offset, and those of its replicas.
 func role(r wire.Result) (offset int64, replicas map[string]int64, err error) {
 	a := list(r.Value)
 	switch {

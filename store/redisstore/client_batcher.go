@@ -13,82 +13,82 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// batcher merges the requests of many goroutines into few script calls when they wait
-// for the server. To run a script costs the server more than what most scripts do, so
-// merging doubles what it can serve. A request that comes while few calls are under way
+// batcher merges the requests of many goroutines into few script calls while they wait
+// for the server. Starting a script costs the server more than the work of most scripts,
+// so merging doubles its throughput. A request that comes while few calls are under way
 // goes alone: a batch of one costs more than its own script.
 //
-// It merges nothing in Cluster, where the keys of a call lie on one slot.
+// In Cluster it merges nothing, because the keys of a call share a slot.
 //
-// It is not a batch.Batcher because a request that goes alone runs on its caller's
-// goroutine, the number of calls under way follows how many requests waited lately, and
-// equal decisions are made in one step.
+// It is no batch.Batcher: a request that goes alone runs on its caller's goroutine, the
+// number of concurrent calls follows how many requests waited lately, and equal decisions
+// are made in one step.
 type batcher struct {
 	off  bool // each request goes alone
-	far  bool // as many calls go alone as for a server that is far
+	far  bool // as many calls go alone as with a distant server
 	one  func(context.Context, *operation) (any, error)
-	many func(context.Context, []*operation) // two or more; sets their answers and errors
+	many func(context.Context, []*operation) // sets the answers and errors of two or more
 
 	mu      sync.Mutex
 	calls   int           // under way, single or combined
 	busy    bool          // requests are merged
-	usual   float64       // how many waited lately when a call ended
-	waiting []*operation  // only while calls are at their limit
-	wants   int           // how many callers wait for these
-	trip    time.Duration // how long a call takes at best
+	usual   float64       // moving average of the requests that waited when a call ended
+	waiting []*operation  // only while the maximum of calls is under way
+	wants   int           // callers of waiting
+	trip    time.Duration // the shortest time of a call
 
 	// By ID, acquires that were sent and whose callers have given up.
 	abandoned map[string]*operation
 }
 
 const (
-	// Up to idleCalls calls go alone where the server is far: waiting for each other
-	// costs a round trip there. Where calls take less than nearTrip, the client's work for
-	// a call is the dearer one, and busyCalls go alone.
+	// Up to idleCalls calls go alone to a distant server, where waiting for another call
+	// costs a round trip. If calls take less than nearTrip, the client's work dominates,
+	// and only busyCalls go alone.
 	idleCalls = 16
 	nearTrip  = 400 * time.Microsecond
 
-	// busyCalls are under way while requests are merged: one that the server works on,
-	// one on its way to it, and one on its way back.
+	// busyCalls are under way while requests are merged: one at the server, one on its
+	// way to it, and one on its way back.
 	busyCalls = 3
 
-	// Merging begins when beginAt requests wait, and ends when usually fewer than
-	// endBelow do.
+	// Merging begins when beginAt requests wait, and ends when fewer than endBelow do on
+	// average.
 	beginAt, endBelow = 8, 2
 
-	// A call of maxCombined requests holds up the server for some 150 µs.
+	// A call of maxCombined requests occupies the server for some 150 µs.
 	maxCombined = 32
 )
 
-// operation is an acquire or a release that acquire.lua or release.lua can do, or
-// a decision that simple.lua can make.
+// operation is an acquire for acquire.lua, a release for release.lua, or a decision for
+// simple.lua.
 type operation struct {
 	n       lockNames
 	id      string
 	acquire bool
 	key     string // of an acquire, as is ttl
 	ttl     time.Duration
-	args    [3]string // the lock's value before the token, the ttl in ms, and the value after it; or how it begins
-	keys    [4]string // memory for a call for it alone
+	args    [3]string // the lock's value before the token, the ttl in ms, and the value after it; of a release the beginning of the value
+	keys    [4]string // memory for a call of its own
 	ask     question  // of a decision
 
 	done   chan struct{} // closed when answer, or each, and err are set
 	sent   bool          // guarded by batcher.mu
-	times  int           // how many callers want it; guarded by batcher.mu until it is sent
+	times  int           // callers that share it; guarded by batcher.mu until it is sent
 	answer any
-	each   []limits.Taken // the answers to as many decisions
-	given  atomic.Int32   // how many of them
+	each   []limits.Taken // answers to a decision, one for each caller
+	given  atomic.Int32   // how many of each were handed out
 	err    error
 }
 
-// question is what is to be decided.
+// question is a decision to make.
 type question struct {
 	limit *knownLimit
 	key   string
 	cost  int64
 }
 
-// do runs o, alone or with others, and answers what its script did.
+// do runs o, alone or merged, and returns the answer of its script.
 func (c *batcher) do(ctx context.Context, o *operation) (any, error) {
 	if c.off {
 		return c.one(ctx, o)
@@ -104,7 +104,8 @@ func (c *batcher) do(ctx context.Context, o *operation) (any, error) {
 	return c.answer(ctx, o)
 }
 
-// decide is do for decisions. Callers that wait for the same decision share it.
+// decide is do for decisions. Callers that wait for the same decision share one
+// operation.
 func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	if c.off {
 		return c.one(ctx, &operation{ask: q})
@@ -127,8 +128,8 @@ func (c *batcher) decide(ctx context.Context, q question) (any, error) {
 	return c.answer(ctx, o)
 }
 
-// begins reports whether a call for one request may begin, and then counts it. c.mu is
-// held.
+// begins reports whether a call for one request may begin, and then counts the call. c.mu
+// is held.
 func (c *batcher) begins() bool {
 	if c.calls >= c.limit() {
 		return false
@@ -137,14 +138,14 @@ func (c *batcher) begins() bool {
 	return true
 }
 
-// waits lets o wait for a call. c.mu is held.
+// waits queues o for a call. c.mu is held.
 func (c *batcher) waits(o *operation) {
 	o.done, o.times = make(chan struct{}), 1
 	c.waiting = append(c.waiting, o)
 	c.wants++
 }
 
-// alike finds the same decision among the last ones that wait. c.mu is held.
+// alike finds the same decision among the last waiting operations. c.mu is held.
 func (c *batcher) alike(q question) *operation {
 	for i := len(c.waiting) - 1; i >= max(0, len(c.waiting)-maxCombined); i-- {
 		if o := c.waiting[i]; o.ask == q && o.times < maxCombined {
@@ -166,7 +167,7 @@ func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.sent { // the call has other callers, too, and does not end with our context
+	if o.sent { // the call has other callers, too, and does not end with this context
 		select {
 		case <-o.done:
 		default:
@@ -180,7 +181,7 @@ func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 		return nil, failure(ctx.Err())
 	}
 	c.wants--
-	if o.times--; o.times > 0 { // other callers want it
+	if o.times--; o.times > 0 { // other callers share it
 		return nil, ctx.Err()
 	}
 	for i, other := range c.waiting {
@@ -192,8 +193,8 @@ func (c *batcher) answer(ctx context.Context, o *operation) (any, error) {
 	return nil, ctx.Err()
 }
 
-// await returns when an acquire with this ID that was abandoned has ended: what
-// comes after it must not overtake it.
+// await returns when the abandoned acquire with this ID, if any, has ended: a later
+// request must not overtake it.
 func (c *batcher) await(ctx context.Context, id string) error {
 	c.mu.Lock()
 	o := c.abandoned[id]
@@ -209,9 +210,9 @@ func (c *batcher) await(ctx context.Context, id string) error {
 	}
 }
 
-// answered tells callers that their operations have ended. These soon want the mutex,
-// so it is not held meanwhile. A caller that gives up before its operation has ended
-// has noted it as abandoned by the time we look.
+// answered tells callers that their operations have ended. They soon lock the mutex, so
+// it is not held meanwhile. A caller that gives up before that has noted its operation as
+// abandoned by now.
 func (c *batcher) answered(batch []*operation) {
 	for _, o := range batch {
 		close(o.done)
@@ -228,7 +229,7 @@ func (c *batcher) answered(batch []*operation) {
 	}
 }
 
-// limit is how many calls may be under way. c.mu is held.
+// limit is the greatest number of concurrent calls. c.mu is held.
 func (c *batcher) limit() int {
 	if c.busy || !c.far && c.trip < nearTrip {
 		return busyCalls
@@ -236,29 +237,29 @@ func (c *batcher) limit() int {
 	return idleCalls
 }
 
-// finished starts a call for the requests that wait, in place of one that has ended.
+// finished replaces an ended call by one for the waiting requests, if any.
 func (c *batcher) finished(began time.Time) {
 	if batch := c.next(time.Since(began)); batch != nil {
 		go c.drain(batch)
 	}
 }
 
-// drain runs batches for as long as there are any.
+// drain runs batches until no request waits.
 func (c *batcher) drain(batch []*operation) {
 	for ; batch != nil; batch = c.next(0) {
 		c.combined(batch)
-		runtime.Gosched() // callers that were answered often have the next request
+		runtime.Gosched() // answered callers often have the next request
 	}
 }
 
-// next takes the operations of the next call. If it begins none, it counts one call
-// less. took is how long the last one took that went alone, 0 if it did not.
+// next takes the operations of the next call. If there are none, it counts one call less.
+// took is the time of the last call if it went alone, else 0.
 func (c *batcher) next(took time.Duration) []*operation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if took > 0 && took < c.trip {
 		c.trip = took
-	} else if took > 0 { // most calls wait for others at the server; the way does not become longer so soon
+	} else if took > 0 { // slowly: most calls wait for others at the server, and the distance does not change so soon
 		c.trip += min(took-c.trip, nearTrip) / 256
 	}
 	n, wants := 0, 0
@@ -286,8 +287,8 @@ func (c *batcher) next(took time.Duration) []*operation {
 	return batch
 }
 
-// combined runs a batch. Its call belongs to several callers, so the context of none of
-// them ends it.
+// combined runs a batch. Its call belongs to several callers, so no single caller's
+// context ends it.
 func (c *batcher) combined(batch []*operation) {
 	defer c.answered(batch)
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
@@ -300,7 +301,6 @@ func (c *batcher) combined(batch []*operation) {
 	c.many(ctx, batch)
 }
 
-// single runs an acquire or a release that goes alone.
 func (s *Store) single(ctx context.Context, o *operation) (any, error) {
 	if o.acquire {
 		o.keys = [4]string{o.n.lock, o.n.counter, o.n.high, o.n.queue()}
@@ -345,7 +345,7 @@ func (s *Store) several(ctx context.Context, batch []*operation) {
 	}
 }
 
-// notTheirs hides that a call's own context ended: the callers' did not.
+// notTheirs hides the end of the call's own context: it is not the callers'.
 func notTheirs(err error) error {
 	if contextError(err) != nil {
 		return fmt.Errorf("redis: %w: no answer within %v", driver.ErrUnknown, checkTimeout)

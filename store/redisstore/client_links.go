@@ -21,63 +21,62 @@ import (
 )
 
 // links makes the connections of Open's client and gives up those that fall silent. A
-// NAT, a load balancer or a virtual IP that has forgotten a connection does not say so;
-// a new connection works.
+// NAT, a load balancer or a virtual IP that has forgotten a connection does not tell; a
+// new connection works.
 //
-// How long a silence is too long depends on how far away the servers are. links learns
-// that from the answers. A server that does not even answer on new connections gets
-// more and more time for that.
+// The patience with silence depends on the distance of the servers, which links measures
+// by their answers. It grows for a server that does not answer even on new connections.
 type links struct {
 	tls    *tls.Config // nil: none
 	dialer net.Dialer
 	born   *life
 
-	first  time.Duration // the patience while no server has ever answered
-	dial   time.Duration // the least patience with a connection that has not answered yet
-	answer time.Duration // the least patience with one that has
+	first  time.Duration // the patience before any server has answered
+	dial   time.Duration // the least patience with a connection without an answer so far
+	answer time.Duration // the least patience with other connections
 
 	met atomic.Bool  // some server has answered
-	rtt atomic.Int64 // how long an answer takes, estimated rather too high
+	rtt atomic.Int64 // the time of an answer, rather overestimated
 
 	listening atomic.Pointer[redis.PubSub] // the last subscription
 
 	mu     sync.Mutex
 	peers  map[string]*peer          // by address
-	open   map[*link]<-chan struct{} // not nil: the answer to a call that was left is awaited; closed when it came
+	open   map[*link]<-chan struct{} // not nil: the answer to a call whose caller left is awaited; closed when it came
 	closed bool
-	over   context.Context // ends then
+	over   context.Context // ends in close
 	end    context.CancelFunc
 }
 
-// peer is a server. If one falls silent, such as a primary whose host is gone, we must
-// not wait longer for the Sentinel that knows the next one.
+// peer is the server at one address. Each has its own patience: after the loss of a
+// primary's host, the Sentinel that knows the next primary is needed soon.
 type peer struct {
-	failed atomic.Int32  // how many connections in a row never answered
-	era    atomic.Uint64 // connections of an earlier one are not used any more
+	failed atomic.Int32  // connections in a row without any answer
+	era    atomic.Uint64 // connections of an earlier era are no longer used
 	left   settling.Mark // when leave last began an era
 
 	mu     sync.Mutex
 	server string        // run_id of the server at this address
-	pause  time.Duration // the last one between attempts to connect
+	pause  time.Duration // the last pause between attempts to connect
 	until  time.Time     // its end
-	why    error         // what the last attempt ended with
+	why    error         // the error of the last attempt
 }
 
 const (
 	dialPatience   = time.Second
 	answerPatience = 2 * time.Second
 
-	// mostDial and mostAnswer bound what patience grows to.
+	// mostDial and mostAnswer bound the patience.
 	mostDial   = checkTimeout
 	mostAnswer = 10 * time.Second
 
-	// Connections that fail are made no more often than this, however many callers
-	// want one: after a denial, and after other failures, where it doubles.
+	// Least pauses between connections that fail: deniedPause after a denial; after other
+	// failures the pause doubles from leastPause to mostPause.
 	deniedPause           = time.Second
 	leastPause, mostPause = 10 * time.Millisecond, 500 * time.Millisecond
 
-	// rest passes after an answer before a connection is looked at: to look costs a
-	// system call.
+	// rest is the time after an answer in which a connection is not looked at: a look
+	// costs a system call.
 	rest = int64(100 * time.Microsecond)
 )
 
@@ -87,7 +86,7 @@ func newLinks(at Server) *links {
 	return &links{
 		over: over, end: end,
 		tls: at.TLS,
-		// What a NAT forgot while it was idle is found closed.
+		// Finds connections that a NAT forgot while they were idle.
 		dialer: net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 3}},
 		born:   newLife(true),
 		peers:  map[string]*peer{},
@@ -108,12 +107,11 @@ func (ls *links) patience(p *peer, spoke bool) time.Duration {
 	case spoke:
 		return max(ls.answer, min(far, mostAnswer))
 	}
-	// Each try with a primary that is gone keeps the client from the next primary, so
-	// the time doubles only every other time.
+	// Each try with a lost primary delays the switch to the next primary, so the time
+	// doubles only every other time.
 	return max(ls.dial, min(max(ls.dial, far)<<min(p.failed.Load()/2, 4), mostDial))
 }
 
-// answered takes note that an answer took d.
 func (ls *links) answered(d time.Duration) {
 	if usual := time.Duration(ls.rtt.Load()); d > usual {
 		ls.rtt.Store(int64(d))
@@ -136,8 +134,7 @@ func (ls *links) peer(addr string) *peer {
 	return p
 }
 
-// rests returns what the last attempt to connect ended with, for as long as there is to
-// be no other one.
+// rests returns the error of the last attempt to connect during the pause after it.
 func (p *peer) rests() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +144,6 @@ func (p *peer) rests() error {
 	return p.why
 }
 
-// fails begins a pause after an attempt to connect.
 func (p *peer) fails(why error, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -155,7 +151,7 @@ func (p *peer) fails(why error, pause time.Duration) {
 	p.until, p.why = time.Now().Add(p.pause), why
 }
 
-// greets takes note of the first answer on a connection.
+// greets notes the first answer on a connection.
 func (p *peer) greets(answer []byte) {
 	p.failed.Store(0)
 	if bytes.HasPrefix(answer, []byte("-WRONGPASS")) || bytes.HasPrefix(answer, []byte("-NOAUTH")) {
@@ -168,8 +164,8 @@ func (p *peer) greets(answer []byte) {
 	p.mu.Unlock()
 }
 
-// connect is the client's Dialer. It does not fail, or the client would write that to
-// standard error; the first use of the connection does.
+// connect is the client's Dialer. It never fails, because the client would write that to
+// standard error; the first use of the connection fails instead.
 func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, error) {
 	p := ls.peer(addr)
 	if err := p.rests(); err != nil {
@@ -184,7 +180,7 @@ func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, e
 		dial = (&tls.Dialer{NetDialer: &ls.dialer, Config: ls.tls}).DialContext
 	}
 	conn, err := dial(limited, network, addr)
-	ls.born.connections.Add(1) // before anything is asked on it
+	ls.born.connections.Add(1) // before the first request on it
 	if err != nil {
 		if limited.Err() != nil && ctx.Err() == nil {
 			p.failed.Add(1)
@@ -205,8 +201,8 @@ func (ls *links) connect(ctx context.Context, network, addr string) (net.Conn, e
 	return l, nil
 }
 
-// close closes all connections, and those that are being made. The client does not close
-// one that it makes while it is closed itself, and waits for it.
+// close closes all connections, also those in the making: the client does not close
+// these, and waits for them.
 func (ls *links) close() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -217,7 +213,6 @@ func (ls *links) close() {
 	}
 }
 
-// gone closes a connection.
 func (ls *links) gone(l *link) error {
 	ls.mu.Lock()
 	delete(ls.open, l)
@@ -225,7 +220,7 @@ func (ls *links) gone(l *link) error {
 	return l.Conn.Close()
 }
 
-// failed is a connection that did not come about.
+// failed stands in for a connection that was not made.
 type failed struct {
 	net.Conn
 	why error
@@ -240,17 +235,17 @@ func stillborn(why error) net.Conn {
 func (f failed) SetWriteDeadline(time.Time) error { return f.why }
 func (f failed) Write([]byte) (int, error)        { return 0, f.why }
 
-// identify is OnConnect, in one round trip. An address may be that of several servers, where the old one
-// serves its connections on. When a new connection leads to another server, the others
-// are not used any more. A user who may not see INFO has no such check. addr is empty
-// where all connections are to lead to one server.
+// identify is OnConnect, in one round trip. An address may lead to another server while
+// connections to the old one still work. When a new connection leads to another server,
+// the older ones are no longer used. This needs the right to run INFO. addr is empty if
+// all connections lead to one server.
 func (ls *links) identify(addr string) func(context.Context, *redis.Conn) error {
 	at := ls.peer(addr)
 	return func(ctx context.Context, c *redis.Conn) error {
 		p := c.Pipeline()
 		p.ClientSetName(ctx, "baton")
 		answer := p.Info(ctx, "server")
-		_, _ = p.Exec(ctx) // a name is not worth a connection
+		_, _ = p.Exec(ctx) // a name is optional
 		text, err := answer.Result()
 		if _, refused := errors.AsType[redis.Error](err); refused {
 			return nil
@@ -287,8 +282,8 @@ func (ls *links) all() (all []*peer) {
 	return all
 }
 
-// leave gives up all connections to some servers, or to all: what has answered or fallen
-// silent may not be what the address leads to by now.
+// leave gives up all connections to some servers, or to all: the addresses may lead to
+// other servers now.
 func (ls *links) leave(some ...*peer) {
 	if some == nil {
 		some = ls.all()
@@ -297,13 +292,13 @@ func (ls *links) leave(some ...*peer) {
 		if p.left.TrySet() {
 			p.era.Add(1)
 			if sub := ls.listening.Swap(nil); sub != nil {
-				go sub.Close() // it may wait for its connection, which may be ours to read now
+				go sub.Close() // it may wait for its connection, which this goroutine may be reading
 			}
 		}
 	}
 }
 
-// drain waits for the answer to a call that was left: then the server has executed it.
+// drain waits for the answer to an abandoned call: by then the server has executed it.
 func (ls *links) drain(l *link, within time.Duration) {
 	ended := make(chan struct{})
 	ls.mu.Lock()
@@ -317,8 +312,8 @@ func (ls *links) drain(l *link, within time.Duration) {
 	}()
 }
 
-// draining returns a channel that is closed when the calls that were left until now have
-// ended. It is nil if there are none.
+// draining returns a channel that is closed when the calls abandoned so far have ended,
+// nil if there are none.
 func (ls *links) draining() <-chan struct{} {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -341,21 +336,21 @@ func (ls *links) draining() <-chan struct{} {
 	return done
 }
 
-// link is one connection of links. It carries one call at a time.
+// link is one connection of links, for one call at a time.
 type link struct {
 	*fresh
 	of   *links
 	peer *peer
-	era  uint64 // of peer, when it was made
+	era  uint64 // of peer, at its making
 
-	since  atomic.Int64 // when the request was written that is not answered, see now; or 0
-	left   atomic.Bool  // its caller did not wait for the answer
-	spoke  atomic.Bool  // something has come
+	since  atomic.Int64 // when the unanswered request was written, see now; or 0
+	left   atomic.Bool  // the caller did not wait for the answer
+	spoke  atomic.Bool  // some bytes have come
 	closed atomic.Bool
 
-	// Of the goroutine that has the connection.
-	want   time.Time // until when the client wants to read
-	capped int64     // when that was shortened to patience; 0: it was not
+	// For the goroutine that has the connection.
+	want   time.Time // the client's read deadline
+	capped int64     // when that was shortened to patience; 0: not
 }
 
 var linksBegan = time.Now()
@@ -385,7 +380,7 @@ func (l *link) Read(b []byte) (int, error) {
 			l.spoke.Store(true)
 			l.peer.greets(b[:n])
 		}
-		if l.capped != 0 && now()-l.capped > int64(settling.Time) { // the answer is long and still comes
+		if l.capped != 0 && now()-l.capped > int64(settling.Time) { // a long answer is still coming
 			l.cap(now())
 		}
 	case since != 0 && errors.Is(err, os.ErrDeadlineExceeded):
@@ -398,7 +393,7 @@ func (l *link) Read(b []byte) (int, error) {
 			break
 		}
 		err = fmt.Errorf("no answer within %v, so the connection was given up", patience)
-		if !l.spoke.Load() { // the client has only introduced itself
+		if !l.spoke.Load() { // only the client's introduction was sent
 			l.peer.failed.Add(1)
 			err = wire.NotSent(err)
 		}
@@ -406,7 +401,7 @@ func (l *link) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SetReadDeadline ends the wait for an answer with patience.
+// SetReadDeadline shortens the wait for an answer to patience.
 func (l *link) SetReadDeadline(t time.Time) error {
 	l.want, l.capped = t, 0
 	if since := l.since.Load(); since != 0 {
@@ -423,8 +418,8 @@ func (l *link) cap(since int64) error {
 	return l.Conn.SetReadDeadline(t)
 }
 
-// Close closes the connection. If a caller has left its call, it does so when that was
-// answered, in the background.
+// Close closes the connection. After an abandoned call it first waits for the answer, in
+// the background.
 func (l *link) Close() error {
 	if l.closed.Swap(true) {
 		return nil
@@ -438,22 +433,22 @@ func (l *link) Close() error {
 	return l.of.gone(l)
 }
 
-// SyscallConn is what the client's pool looks at before each call: no goroutine reads
-// from a connection while no call waits for an answer.
+// SyscallConn is for the client's look before each call: no goroutine reads from a
+// connection while no call waits for an answer.
 func (l *link) SyscallConn() (syscall.RawConn, error) { return looked{l.fresh, l}, nil }
 
-// fresh is a connection that is not looked at so soon after an answer that it cannot have
-// been closed by a server or a proxy for being idle. What is done to look is not announced
-// to Go's scheduler, see quick.
+// fresh is a connection that is not looked at shortly after an answer, when no server or
+// proxy can have closed it for being idle. The look itself bypasses Go's scheduler, see
+// package quick.
 type fresh struct {
 	net.Conn
-	raw  syscall.RawConn // nil: the connection does not show it
-	used atomic.Int64    // when something last came
+	raw  syscall.RawConn // nil: the connection has none
+	used atomic.Int64    // when bytes last came
 }
 
 func newFresh(conn net.Conn) *fresh {
 	f := &fresh{Conn: conn}
-	if t, ok := conn.(*tls.Conn); ok { // there the other side announces the end by something to be read
+	if t, ok := conn.(*tls.Conn); ok { // in TLS the peer's close is a message to read
 		conn = t.NetConn()
 	}
 	if c, ok := conn.(syscall.Conn); ok {
@@ -470,7 +465,7 @@ func (f *fresh) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// SyscallConn is what the client's pool looks at before each call.
+// SyscallConn is for the client's look before each call.
 func (f *fresh) SyscallConn() (syscall.RawConn, error) { return looked{f, nil}, nil }
 
 type looked struct {
@@ -497,12 +492,11 @@ func (k looked) Read(f func(uintptr) bool) error {
 //	options := &redis.Options{Addr: "redis1:6379"}
 //	options.Dialer = redisstore.Dialer(options)
 //
-// It connects as go-redis does, with the DialTimeout and TLSConfig of the options. On Linux
-// its connections spare Go's scheduler the announcement of system calls that do not wait,
-// and everywhere they spare the look at a connection that was used within the last 0.1 ms:
-// about a tenth of a lock and unlock. A connection that is cut within 0.1 ms of its last
-// answer makes the outcome of the next command unknown. Connections with TLS are as those
-// of go-redis.
+// It connects as go-redis does, with the DialTimeout and TLSConfig of the options. It
+// saves about a tenth of a lock and unlock: on Linux its system calls bypass Go's
+// scheduler, and everywhere a connection used within the last 0.1 ms is not looked at. If
+// such a connection was cut since, the outcome of the next command is unknown.
+// Connections with TLS are those of go-redis.
 func Dialer(options *redis.Options) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	dial := redis.NewDialer(options)
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -14,7 +14,7 @@ import (
 //go:embed scripts/*.lua
 var luaFiles embed.FS
 
-// The scripts. Each file says at its head what KEYS and ARGV are.
+// The scripts. The head of each file describes KEYS and ARGV.
 var (
 	acquireScript   = script("acquire_seed", "acquire", "clock")
 	releaseScript   = script("release_next", "release", "grant_next")
@@ -37,21 +37,21 @@ var (
 	keptScript      = script("limit_look")
 	limitScript     = script("limit", "rate", "window", "approx", "bucket", "several", "decide")
 
-	// The same for limits that are all windows, estimates or buckets, without the
-	// functions of the others: Lua creates a script's functions again at every call.
+	// The variants of limit for only windows, estimates or buckets lack the functions of
+	// the other kinds: Lua creates a script's functions again at every call.
 	windowScript = script("limit", "rate", "window", "several", "decide")
 	approxScript = script("limit", "rate", "approx", "several", "decide")
 	bucketScript = script("limit", "rate", "bucket", "several", "decide")
 )
 
-// script joins a script with the parts that it shares with others.
+// script joins a script with the files that it shares with others.
 func script(name string, shared ...string) *wire.Script {
 	return wire.NewScript(name, func() string {
 		text := fmt.Sprintf("local WAITER = %d -- µs that a waiter lives\n", driver.WaiterTTL.Microseconds())
 		for _, part := range append(shared, name) {
 			b, err := luaFiles.ReadFile("scripts/" + part + ".lua")
 			if err != nil {
-				panic(err) // the file is part of the program
+				panic(err) // the file is embedded
 			}
 			text += string(b)
 		}
@@ -59,7 +59,7 @@ func script(name string, shared ...string) *wire.Script {
 	})
 }
 
-// run runs a script, with its text if the server does not know it.
+// run runs a script; if the server does not know the script, with its text.
 func (s *Store) run(ctx context.Context, script *wire.Script, keys, args []string) (any, error) {
 	return s.runCall(ctx, wire.Call{Script: script, Keys: keys, Args: args})
 }
@@ -93,7 +93,7 @@ func (s *Store) runAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	return results
 }
 
-// number reads an integer that Redis may answer as text.
+// number reads an integer, which Redis may answer as text.
 func number(v any) int64 {
 	switch v := v.(type) {
 	case int64:

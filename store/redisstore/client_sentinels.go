@@ -10,14 +10,14 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// topologyFor is how often the Sentinels are asked for the primary.
+// topologyFor is the period in which the Sentinels are asked for the primary.
 const topologyFor = 5 * time.Second
 
-// follow leaves the servers that the client has connections to when the Sentinels name
-// another primary. go-redis asks a Sentinel for each connection that it makes, and
-// subscribes to what they announce; an announcement that is missed would bind us to the
-// old primary for as long as the connections live. They live on meanwhile: where the
-// Sentinels are far away, a new connection takes longer than a lease has to be renewed.
+// follow gives up the client's connections when the Sentinels name another primary.
+// go-redis asks a Sentinel for each new connection, and subscribes to their
+// announcements; after a missed announcement it would use the old primary as long as its
+// connections live. Existing connections are kept otherwise: with distant Sentinels a new
+// one takes longer than the time to renew a lease.
 func (ls *links) follow(at Server) {
 	var sentinels []*redis.Client
 	for _, addr := range at.Addrs {
@@ -42,7 +42,8 @@ func (ls *links) follow(at Server) {
 	}()
 }
 
-// sentinel is how to ask the Sentinel at addr: once, on one connection.
+// sentinel are the options of a client that asks the Sentinel at addr once, on one
+// connection.
 func (at Server) sentinel(addr string, dial, answer time.Duration) *redis.Options {
 	return &redis.Options{
 		Addr: addr, Username: at.SentinelUsername, Password: at.SentinelPassword, TLSConfig: at.TLS,
@@ -52,8 +53,8 @@ func (at Server) sentinel(addr string, dial, answer time.Duration) *redis.Option
 	}
 }
 
-// namedPrimary is the address of the primary in the newest configuration that a Sentinel
-// knows. It is "" if none answers, or if they do not agree.
+// namedPrimary is the address of the primary in the newest configuration of the
+// Sentinels. It is "" if none answers, or if they disagree.
 func namedPrimary(ctx context.Context, sentinels []*redis.Client, master string) (addr string) {
 	all := make([]struct {
 		addr  string
@@ -85,7 +86,7 @@ func namedPrimary(ctx context.Context, sentinels []*redis.Client, master string)
 	return addr
 }
 
-// leads reports whether a connection leads to addr.
+// leads reports whether the connections lead to addr.
 func (ls *links) leads(addr string) bool {
 	to := ls.peer(addr)
 	ls.mu.Lock()

@@ -10,13 +10,12 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// refusals are the error answers that come before a command or a script has
-// changed anything: the server looks at these conditions first, or before the
-// first write of a script.
+// refusals are the errors that a server returns before a command or a script has changed
+// anything: it checks these conditions first, or before the first write of a script.
 var refusals = map[string]refusal{
 	"READONLY":    elsewhere, // a replica, or a primary that was demoted
-	"MASTERDOWN":  elsewhere, // a replica
-	"LOADING":     elsewhere, // it was restarted, or copies its new primary
+	"MASTERDOWN":  elsewhere,
+	"LOADING":     elsewhere, // it was restarted, or copies data from a new primary
 	"NOREPLICAS":  elsewhere, // a primary that was cut off may have a successor
 	"UNKILLABLE":  elsewhere, // only a restart or a successor helps
 	"CLUSTERDOWN": passing,
@@ -35,12 +34,12 @@ var refusals = map[string]refusal{
 type refusal int
 
 const (
-	passing   refusal = iota + 1 // this server may do it later
-	elsewhere                    // the address may lead to another server by now, which does it
+	passing   refusal = iota + 1 // this server may accept it later
+	elsewhere                    // the address may lead to another server now, which accepts it
 	noAccess                     // only another configuration helps
 )
 
-// refusalOf is what an answer means for the next attempt, 0 if it is no refusal.
+// refusalOf is the kind of a refusal, 0 if err is none.
 func refusalOf(err error) refusal {
 	if e, ok := errors.AsType[*wire.ServerError](err); ok {
 		return refusals[e.Code()]
@@ -48,9 +47,8 @@ func refusalOf(err error) refusal {
 	return 0
 }
 
-// PermissionError says that the server does not let its user do what a lock or a
-// limit needs. Nothing was changed, and to ask again does not help. It wraps
-// driver.ErrDenied.
+// PermissionError says that the server denies its user what a lock or a limit needs.
+// Nothing was changed; another try does not help. It wraps driver.ErrDenied.
 type PermissionError struct {
 	Text string // what the server answered
 }
@@ -107,8 +105,7 @@ func contextError(err error) error {
 	return nil
 }
 
-// EvictionError refuses a server that would throw away locks when its memory
-// is full.
+// EvictionError refuses a server that would evict locks when its memory is full.
 type EvictionError struct {
 	Policy string // maxmemory-policy
 }
@@ -121,8 +118,7 @@ func (e *EvictionError) Error() string {
 		"set maxmemory-policy noeviction there, or allow it explicitly", e.Policy)
 }
 
-// ReplicaError refuses a server that is a replica: it accepts no locks, and
-// what it shows is old.
+// ReplicaError refuses a replica: it accepts no locks, and its data are old.
 type ReplicaError struct {
 	Primary string // its address, if the server tells
 }
@@ -138,19 +134,19 @@ func (e *ReplicaError) Error() string {
 	return s + ", or through Sentinel"
 }
 
-// ReplicasError says that fewer replicas know of a lock than Config.Replicas asks for. It
-// wraps driver.ErrUnknown: the primary has granted or renewed the lock, and a fail-over may
-// or may not keep that.
+// ReplicasError says that fewer replicas have acknowledged a lock than Config.Replicas
+// requires. It wraps driver.ErrUnknown: the primary has granted or renewed the lock, and
+// a failover may or may not keep that.
 type ReplicasError struct {
-	Key          string // of the lock, or of one that was asked for at the same time
+	Key          string // of the lock, or of one in the same call
 	Asked        Replicas
-	Acknowledged int      // how many replicas have acknowledged it
-	Missing      []string // the addresses of others that were to do so
-	Err          error    // why that is not known, if so
+	Acknowledged int      // replicas that have acknowledged it
+	Missing      []string // addresses of other required replicas
+	Err          error    // why that is unknown, or nil
 }
 
-// Unwrap returns driver.ErrUnknown, and the context's error if one has ended. Nothing else
-// that Err says is true of the lock: driver.ErrUnavailable would say that it was not granted.
+// Unwrap returns driver.ErrUnknown, and the context's error if one has ended. It leaves
+// out other causes: driver.ErrUnavailable would say that the lock was not granted.
 func (e *ReplicasError) Unwrap() []error {
 	if c := contextError(e.Err); c != nil {
 		return []error{driver.ErrUnknown, c}

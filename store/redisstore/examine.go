@@ -16,9 +16,9 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Examine implements driver.Examiner. It asks every primary, and the Sentinels if Open
-// was told of them, and judges a caller's client by what that tells of itself. What a
-// server does not let us ask is a finding, too.
+// Examine implements driver.Examiner. It asks every primary, and the Sentinels that Open
+// was given, and judges the settings of a caller's client. A question that a server
+// denies is a finding, too.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	var addresses []string
 	var found [][]driver.Finding
@@ -58,8 +58,8 @@ func (s *Store) examineSubscription(ctx context.Context) (all findings.Table) {
 	return all
 }
 
-// ServerTime implements driver.Clock. With several primaries it is the time of
-// one of them.
+// ServerTime implements driver.Clock. With several primaries it is the time of one of
+// them.
 func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
 	err = s.eachPrimary(ctx, func(n wire.Node) error {
 		if !at.IsZero() {
@@ -79,17 +79,17 @@ func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
 	return at, err
 }
 
-// facts are what one server says about itself.
+// facts are one server's answers about itself.
 type facts struct {
-	address string            // in a Cluster
+	address string            // in Cluster
 	info    map[string]string // INFO
-	config  map[string]string // nil if the server does not show it
+	config  map[string]string // nil if the server denies it
 	slow    []slowCommand     // of the last hour
 	open    bool              // a client needs no password
-	cluster map[string]string // CLUSTER INFO; nil without a Cluster
+	cluster map[string]string // CLUSTER INFO; nil without Cluster
 	alone   bool              // a primary of a Cluster without a replica
-	silent  string            // why it publishes nothing for us
-	closed  bool              // it does not tell us about its replicas
+	silent  string            // why this user may not publish
+	closed  bool              // it denies the question for its replicas
 }
 
 type slowCommand struct {
@@ -97,15 +97,15 @@ type slowCommand struct {
 	took time.Duration
 }
 
-// settings are what is asked for with CONFIG GET: nothing secret.
+// settings are read with CONFIG GET. None is secret.
 var settings = []string{
 	"maxclients", "appendfsync", "save", "stop-writes-on-bgsave-error",
 	"min-replicas-to-write", "min-replicas-max-lag",
 	"client-output-buffer-limit", "cluster-require-full-coverage",
 }
 
-// ask puts all questions to one server. Only a missing answer is an error. It publishes
-// an empty message, which says nothing, on channel to find whether we may.
+// ask puts all questions to one server. Only a missing answer is an error. To find out
+// whether it may publish, it publishes an empty message, without meaning, on channel.
 func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts, error) {
 	var f facts
 	var err error
@@ -126,7 +126,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 			if _, said := r.Err.(*wire.ServerError); !said {
 				return f, r.Err
 			}
-			answers[i].Value = nil // the server says no: it stays unknown
+			answers[i].Value = nil // the server denies it: the answer stays unknown
 			switch i {
 			case publish:
 				f.silent = r.Err.Error()
@@ -156,8 +156,7 @@ func ask(ctx context.Context, n wire.Node, cluster bool, channel string) (facts,
 	return f, nil
 }
 
-// slowSince reads SLOWLOG GET. The arguments of commands are not looked at:
-// they may be secret.
+// slowSince reads SLOWLOG GET. It ignores the arguments of commands: they may be secret.
 func slowSince(answer any, from int64) []slowCommand {
 	var all []slowCommand
 	for _, entry := range list(answer) {
@@ -171,8 +170,7 @@ func slowSince(answer any, from int64) []slowCommand {
 	return all
 }
 
-// self finds this server in CLUSTER NODES, and whether it has no replica that
-// could take over.
+// self finds this server in CLUSTER NODES, and whether it has no replica to take over.
 func self(nodes string) (address string, alone bool) {
 	replicas := map[string]int{} // of a primary, by its ID
 	id := ""
@@ -202,8 +200,8 @@ func lines(s string) map[string]string {
 	return m
 }
 
-// fields reads a map in each form that protocols and clients give it. A list among its
-// values becomes words.
+// fields reads a map in every form of protocols and clients. A list among its values
+// becomes words.
 func fields(v any) map[string]string {
 	m := map[string]string{}
 	put := func(k, v any) {
@@ -235,13 +233,13 @@ func fields(v any) map[string]string {
 	return m
 }
 
-// sentinelFacts are what one Sentinel says about the primary.
+// sentinelFacts are one Sentinel's answers about the primary.
 type sentinelFacts struct {
 	address string
 	master  map[string]string // nil if it did not answer
 }
 
-// askSentinels asks every Sentinel that Open was told of.
+// askSentinels asks every Sentinel that Open was given.
 func (s *Store) askSentinels(ctx context.Context) []sentinelFacts {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()

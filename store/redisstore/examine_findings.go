@@ -17,10 +17,10 @@ import (
 const (
 	nearlyFull = 0.9
 	longFork   = 100 * time.Millisecond
-	// silenceForLong is the longest silence that a lease of fifteen seconds survives
-	// whenever it begins.
+	// silenceForLong is the longest silence that a lease of fifteen seconds always
+	// survives.
 	silenceForLong = 5 * time.Second
-	// smallPushBuffer is what a burst of pushes to one process may need: some
+	// smallPushBuffer is the possible size of a burst of pushes to one process: some
 	// thousand locks that are released at once.
 	smallPushBuffer = 1 << 20
 )
@@ -45,7 +45,6 @@ func replica(primary string) driver.Finding {
 	return f
 }
 
-// judgeVersion judges the server's version.
 func judgeVersion(v string) (all findings.Table) {
 	const mend = "upgrade to Redis 7 or later, or to Valkey"
 	old := findings.Older(v, 6, 2)
@@ -59,7 +58,7 @@ func (s *Store) sayNoChannels(all *findings.Table, command, answer string) {
 		"the server does not let this user %s (%s): waiters are not told of their grant and ask for it up to a hundred times a second", command, answer)
 }
 
-// judgeSilence says what a caller's client does to leases when a connection falls
+// judgeSilence finds what a caller's client does to leases when a connection falls
 // silent.
 func judgeSilence(d time.Duration) (all findings.Table) {
 	const (
@@ -74,7 +73,7 @@ func judgeSilence(d time.Duration) (all findings.Table) {
 	return all
 }
 
-// judge says what is wrong with one server.
+// judge returns the findings about one server.
 func (s *Store) judge(f facts) []driver.Finding {
 	var all findings.Table
 	if f.info["role"] == "slave" {
@@ -136,7 +135,7 @@ func judgePersistence(f facts, all *findings.Table) {
 		"the server could not write its log, and refuses all writes until it can: nothing can be locked or renewed")
 }
 
-// judgeReplication is told how many replicas a lock of this store waits for.
+// judgeReplication adds the findings about replicas. waits is Config.Replicas.
 func judgeReplication(f facts, waits Replicas, all *findings.Table) {
 	replicas := number(f.info["connected_slaves"])
 	if replicas == 0 || f.config == nil {
@@ -217,7 +216,6 @@ func judgeCluster(f facts, all *findings.Table) {
 		"a primary has no replica: while it is away, the locks of its slots cannot be had or renewed")
 }
 
-// judgeSentinels says what is wrong with the Sentinels.
 func judgeSentinels(asked []sentinelFacts) (all findings.Table) {
 	var away []string
 	sentinels, quorum := int64(0), int64(0)
@@ -247,7 +245,7 @@ func judgeSentinels(asked []sentinelFacts) (all findings.Table) {
 	return all
 }
 
-// counted is "1 key", "2 keys".
+// counted is n and what: "1 key", "2 keys".
 func counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what

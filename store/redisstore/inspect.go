@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Inspect shows one key.
+// Inspect implements driver.Inspector.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	n, err := s.checked(key)
 	if err != nil {
@@ -39,8 +39,8 @@ func inspectKeys(n lockNames) []string {
 	return []string{n.lock, n.queue(), n.waiters(), n.shared(), n.info()}
 }
 
-// keyInfo reads what the script inspect answers. It leaves out holders and waiters that
-// have expired.
+// keyInfo parses the answer of the script inspect. It leaves out expired holders and
+// waiters.
 func keyInfo(key string, answer any) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
 	a := list(answer)
@@ -91,12 +91,11 @@ func keyInfo(key string, answer any) (driver.KeyInfo, error) {
 	return info, nil
 }
 
-// List shows every key that is held or waited for by Baton and begins with
-// prefix. Locks of other programs are not among them: nothing tells them from
-// other strings. It walks all keys of the database by SCAN.
+// List implements driver.Inspector. It leaves out locks of other programs: they cannot be
+// told from other strings. It walks all keys of the database by SCAN.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
-		seen := map[string]bool{} // SCAN may repeat itself
+		seen := map[string]bool{} // SCAN may repeat names
 		show := func(keys []string) error {
 			infos, err := s.inspectAll(ctx, keys)
 			if err != nil {
@@ -117,8 +116,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 			return true
 		}
 		err := s.eachPrimary(ctx, func(n wire.Node) error {
-			// Queues first: their locks may be free for a moment when the
-			// second walk passes.
+			// Queues first: their locks may be free for a moment during the second walk.
 			err := scan(ctx, n, escapeGlob(s.names.own+"q:")+"*", "list", func(names []string) error {
 				var keys []string
 				for _, name := range names {
@@ -151,14 +149,14 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// besideLocks reports whether a name is not that of a lock, but of something that the
-// store keeps beside the locks.
+// besideLocks reports whether a name is that of other data of the store, and not of a
+// lock.
 func (s *Store) besideLocks(name string) bool {
 	_, err := s.names.of(strings.TrimPrefix(name, s.names.prefix))
 	return err != nil
 }
 
-// errStop ends a walk whose reader has seen enough.
+// errStop ends a walk whose reader has stopped.
 var errStop = errors.New("stop")
 
 func (s *Store) eachPrimary(ctx context.Context, f func(wire.Node) error) error {
@@ -176,8 +174,8 @@ func (s *Store) eachPrimary(ctx context.Context, f func(wire.Node) error) error 
 	return failure(err)
 }
 
-// inspectAll inspects keys in one round trip. It leaves out keys that are no locks any
-// more.
+// inspectAll inspects keys in one round trip. It leaves out keys that are no longer
+// locks.
 func (s *Store) inspectAll(ctx context.Context, keys []string) ([]driver.KeyInfo, error) {
 	var infos []driver.KeyInfo
 	var calls []wire.Call
@@ -202,7 +200,7 @@ func (s *Store) inspectAll(ctx context.Context, keys []string) ([]driver.KeyInfo
 	return infos, nil
 }
 
-// scan walks the names on one server that match.
+// scan walks the names on one server that match pattern.
 func scan(ctx context.Context, n wire.Node, pattern, kind string, f func(names []string) error) error {
 	for cursor := "0"; ; {
 		answer, err := n.Do(ctx, "SCAN", cursor, "MATCH", pattern, "COUNT", "1000", "TYPE", kind)
@@ -228,11 +226,10 @@ func scan(ctx context.Context, n wire.Node, pattern, kind string, f func(names [
 	}
 }
 
-// scanBeside walks the names of a kind, such as "o:", that belong to keys which begin
-// with prefix, on all primaries. SCAN looks at every name of the database, a thousand of
-// them in each call.
+// scanBeside walks the names of a kind, such as "o:", whose keys begin with prefix, on
+// all primaries. SCAN reads every name of the database, a thousand in each call.
 func (s *Store) scanBeside(ctx context.Context, kind, of, prefix string, f func(names []string) error) error {
-	// The name contains the key. Half a character is left to keyOf.
+	// The name contains the key. keyOf checks the rest of a character that prefix cuts.
 	whole, _, _ := strings.Cut(strings.ToValidUTF8(prefix, "\x00"), "\x00")
 	pattern := escapeGlob(s.names.own+kind) + "*" + escapeGlob(whole) + "*"
 	return s.eachPrimary(ctx, func(n wire.Node) error {
@@ -245,8 +242,8 @@ func (s *Store) scanBeside(ctx context.Context, kind, of, prefix string, f func(
 	})
 }
 
-// ours picks the names whose value begins like one of Baton's, without reading
-// values that may be long.
+// ours picks the names whose values begin like one of Baton's, without reading long
+// values.
 func ours(ctx context.Context, n wire.Node, names []string) ([]string, error) {
 	commands := make([][]string, len(names))
 	for i, name := range names {
@@ -267,14 +264,12 @@ func ours(ctx context.Context, n wire.Node, names []string) ([]string, error) {
 	return mine, nil
 }
 
-// escapeGlob makes a pattern that matches s alone.
+// escapeGlob makes a pattern that matches only s.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`, `^`, `\^`).Replace(s)
 }
 
-// Break revokes the claims of all holders, or of these grants, tells the processes that
-// watch them, and grants the lock to the next waiters. It breaks the locks of other
-// programs, too.
+// Break implements driver.Inspector. It also breaks the locks of other programs.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	n, err := s.checked(key)
 	if err != nil {
@@ -282,7 +277,7 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended 
 	}
 	args := []string{s.everyone}
 	if len(grants) > 0 {
-		// The script compares the IDs of these grants, so what is granted meanwhile stays.
+		// The script compares the IDs of these grants, so a later grant stays.
 		answer, err := s.run(ctx, inspectScript, inspectKeys(n), nil)
 		if err != nil {
 			return 0, err
@@ -310,8 +305,8 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended 
 	return 0, notLock(key, text(a[1]))
 }
 
-// holderID is the ID in the value of a lock with one holder, or the value of a program
-// that is not Baton.
+// holderID is the ID in the value of a lock with one holder. For a lock of another
+// program it is the whole value.
 func holderID(value string) string {
 	if own, ok := strings.CutPrefix(value, "b1:"); ok {
 		id, _, _ := strings.Cut(own, ":")
@@ -320,7 +315,7 @@ func holderID(value string) string {
 	return value
 }
 
-// holderIDs are the IDs in what the script inspect answers.
+// holderIDs are the IDs in the answer of the script inspect.
 func holderIDs(answer any) (ids []string) {
 	a := list(answer)
 	if len(a) < 8 {
@@ -337,13 +332,13 @@ func holderIDs(answer any) (ids []string) {
 	return ids
 }
 
-// score reads a deadline, which a sorted set may print with an exponent.
+// score parses a deadline: a sorted set may print it with an exponent.
 func score(v any) int64 {
 	f, _ := strconv.ParseFloat(text(v), 64)
 	return int64(f)
 }
 
-// pairs reads a hash.
+// pairs parses a hash.
 func pairs(v any) map[string]string {
 	m := map[string]string{}
 	l := list(v)

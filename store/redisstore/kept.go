@@ -22,19 +22,18 @@ var (
 )
 
 // records and overrides implement driver.Records, driver.RecordLister and
-// limits.Overrider, by the clock of the server. If the server keeps something else under
-// the name of a record, the error is a *driver.KeyError; under that of the overrides, a
+// limits.Overrider, by the clock of the server. If the name of a record has a value of
+// another program, the error is a *driver.KeyError; for that of the overrides, a
 // *limits.Error.
 //
-// Redis may forget what it has answered: at a fail-over what the new primary has
-// not heard of, at a crash what is not on the disk, by FLUSHALL everything. An
-// operation whose outcome is forgotten can happen again. One whose beginning is
-// forgotten cannot finish, and does not hold up attempts with lower tokens any
-// more. A server that has become a replica still answers FindRecord, with what it last
-// heard.
+// Redis may forget an answer: a failover loses what the new primary does not know, a
+// crash what is not on the disk, FLUSHALL everything. An operation whose outcome is
+// forgotten can run again. One whose beginning is forgotten cannot finish, and no longer
+// blocks attempts with lower tokens. A server that has become a replica still answers
+// FindRecord, with what it knew last.
 //
-// A record is a string with an expiry of its own. All overrides lie in one hash, in Cluster
-// on one slot, so that a list of them is one script.
+// A record is a string with an expiry of its own. All overrides are in one hash, in
+// Cluster on one slot, so that a list of them is one script.
 type (
 	records   = kept.Records
 	overrides = kept.Overrides
@@ -66,7 +65,7 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 	return kept.Text{Text: next, Left: keep}, true, nil
 }
 
-// foreign is the error about what another program has put where a text would be.
+// foreign is the error about another program's value in place of a text.
 func foreign(f kept.Folder, key, name, kind string) error {
 	if f == kept.OverridesFolder {
 		return &limits.Error{Key: key, Reason: fmt.Sprintf("redis has a %s under the name %q, where overrides of limits are kept: remove it", kind, name)}
@@ -76,7 +75,7 @@ func foreign(f kept.Folder, key, name, kind string) error {
 
 func leftOf(ms any) time.Duration { return max(time.Duration(number(ms))*time.Millisecond, 0) }
 
-// lookAtOnce is how many texts are looked at in one round trip.
+// lookAtOnce is the number of texts that are read in one round trip.
 const lookAtOnce = 100
 
 // listTexts walks all names of the database by SCAN for records.
@@ -86,7 +85,7 @@ func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) ite
 		if f == kept.OverridesFolder {
 			err = s.listOverrides(ctx, yield)
 		} else {
-			seen := map[string]bool{} // SCAN may repeat itself
+			seen := map[string]bool{} // SCAN may repeat names
 			err = s.scanBeside(ctx, "o:", "string", prefix, func(names []string) error {
 				names = slices.DeleteFunc(names, func(name string) bool {
 					again := seen[name]
@@ -107,7 +106,7 @@ func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) ite
 	}
 }
 
-// look shows the records with these names.
+// look yields the records with these names.
 func (s *Store) look(ctx context.Context, names []string, yield func(kept.Text, error) bool) error {
 	calls := make([]wire.Call, len(names))
 	for i, name := range names {

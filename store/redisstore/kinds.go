@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Downgrade turns a writer into a reader without a gap.
+// Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, traits)); err != nil {
 		return driver.Grant{}, err
@@ -20,7 +20,7 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	return s.change(ctx, downgradeScript, c, ttl)
 }
 
-// Move moves a held lock to another ID.
+// Move implements driver.Mover.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err
@@ -32,7 +32,7 @@ func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl 
 	return g, err
 }
 
-// Rename changes the owner that is shown for a lock that is held.
+// Rename implements driver.Renamer.
 func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
 	if err := check.Rename(c, owner); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	return err
 }
 
-// change runs a script that changes what c holds and answers its token.
+// change runs a script that changes the lock of c and answers its token.
 func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim, ttl time.Duration, args ...string) (driver.Grant, error) {
 	n, err := s.names.of(c.Key)
 	if err != nil {
@@ -70,7 +70,7 @@ func (s *Store) change(ctx context.Context, script *wire.Script, c driver.Claim,
 	return grant(token, ttl), nil
 }
 
-// want is what a claim asks for, as scripts read it.
+// want is the kind of a claim in the form of the scripts.
 func want(c driver.Claim) string {
 	switch {
 	case c.Exclusive():

@@ -14,16 +14,16 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// exact is the end of the integers that scripts reckon with exactly.
+// exact bounds the integers that scripts calculate exactly.
 const exact = 1 << 53
 
-// Take implements limits.Store: one script, by the clock of the server. In
-// Cluster, limits of one request must lie on one slot, which a common {tag} in
-// their keys does; otherwise it is a *limits.Error.
+// Take implements limits.Store: one script, by the clock of the server. In Cluster the
+// limits of one request must share a slot, by a common {tag} in their keys; otherwise it
+// returns a *limits.Error.
 //
-// FLUSHALL resets all limits, and a fail-over those of which the new primary has not
-// heard. If the server keeps something that is no string under the name of a limit, the
-// error is a *limits.Error, too.
+// FLUSHALL resets all limits; a failover resets those that the new primary does not know.
+// If the name of a limit has a value that is no string, the error is a *limits.Error,
+// too.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if err := limits.Check(r); err != nil {
 		return limits.Taken{}, err
@@ -42,7 +42,7 @@ func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return s.taken(&r, c.Script, answer)
 }
 
-// takeSimple is Take for a request that asks one limit, and nothing else.
+// takeSimple is Take for a request with one limit and no options.
 func (s *Store) takeSimple(ctx context.Context, r *limits.Request) (limits.Taken, error) {
 	t := &r.Takes[0]
 	limit, err := s.limits.of(t.Limit)
@@ -66,7 +66,7 @@ func (s *Store) takeSimple(ctx context.Context, r *limits.Request) (limits.Taken
 	return s.taken(r, simpleScript, answer)
 }
 
-// told is what simple.lua is told of q, which it decides as often as times says.
+// told is q as the argument of simple.lua, which decides it as often as times says.
 func (q *question) told(times int) string {
 	var b [256]byte
 	return string(append(appendInt(strconv.AppendInt(b[:0], int64(times), 10), q.cost), q.limit.numbers...))
@@ -77,8 +77,8 @@ func (s *Store) decideOne(ctx context.Context, o *operation) (any, error) {
 	return s.runSimple(ctx, o.keys[:1], o.args[:1])
 }
 
-// runSimple may overtake a call that was abandoned: its decisions have no ID by which
-// they could be repeated or cancelled.
+// runSimple may overtake an abandoned call: its decisions have no ID by which they could
+// be repeated or cancelled.
 func (s *Store) runSimple(ctx context.Context, keys, args []string) (any, error) {
 	return s.runCall(ctx, wire.Call{Script: simpleScript, Keys: keys, Args: args, Loose: true})
 }
@@ -105,7 +105,7 @@ func (s *Store) decideSeveral(ctx context.Context, batch []*operation) {
 	}
 }
 
-// share gives each caller that wants the decision its part of the answer.
+// share divides the answer among the callers of the decision.
 func (o *operation) share(answer any) {
 	a := list(answer)
 	now, state, ok := stateAt(text(answer))
@@ -114,10 +114,10 @@ func (o *operation) share(answer any) {
 		q := rate.Request{Request: limits.Request{Takes: []limits.Take{{Cost: o.ask.cost}}}, Limits: o.ask.limit.alone[:]}
 		states := []rate.State{state}
 		o.each = make([]limits.Taken, o.times)
-		for i := range o.each { // what a refusal drops from states the next one would drop, too
+		for i := range o.each { // what the first refusal drops from states, the next would drop, too
 			o.each[i], _ = q.Decide(states, now)
 		}
-	case o.times == 1 || a != nil && len(a) <= 2: // one for all
+	case o.times == 1 || a != nil && len(a) <= 2: // one answer for all
 		o.answer = answer
 	case len(a) == 4*o.times+1:
 		o.each = make([]limits.Taken, o.times)
@@ -129,7 +129,7 @@ func (o *operation) share(answer any) {
 	}
 }
 
-// stateAt reads an answer of simple.lua: the time, and the state that it found.
+// stateAt parses an answer of simple.lua: the time, and the state.
 func stateAt(text string) (now int64, s rate.State, ok bool) {
 	s = make(rate.State, 0, 2+8)
 	n := int64(0)
@@ -190,15 +190,14 @@ func (s *Store) limitCall(r *limits.Request) (c wire.Call, err error) {
 	return c, nil
 }
 
-// appendInt appends a number that is not negative, after a space. It cuts off what is
-// more than scripts reckon with exactly, and more than any limit has.
+// appendInt appends a space and n, which is not negative. It cuts n off at the exact
+// integers, which are more than any limit has.
 func appendInt(b []byte, n int64) []byte {
 	return strconv.AppendInt(append(b, ' '), min(n, exact-1), 10)
 }
 
 func ceilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// taken reads the answer to one request.
 func (s *Store) taken(r *limits.Request, script *wire.Script, answer any) (limits.Taken, error) {
 	a := list(answer)
 	switch n := 4 * len(r.Takes); len(a) {
@@ -227,7 +226,7 @@ func (s *Store) taken(r *limits.Request, script *wire.Script, answer any) (limit
 	return limits.Taken{}, strange(script, answer)
 }
 
-// decided reads what is said of each limit.
+// decided parses the decisions of the limits.
 func decided(a []any) limits.Taken {
 	d := limits.Taken{OK: true, At: number(a[0]), Limits: make([]limits.Decision, len(a)/4)}
 	for i := range d.Limits {
@@ -252,21 +251,21 @@ func decided(a []any) limits.Taken {
 
 func micros(v any) time.Duration { return time.Duration(number(v)) * time.Microsecond }
 
-// knownLimits remembers what scripts are told of limits, so that a limit that is asked
-// again and again is checked once. Limits with the same hash replace each other.
+// knownLimits caches the arguments of scripts for limits, so that a limit in frequent use
+// is checked once. Limits with the same hash replace each other.
 type knownLimits struct {
 	slots [1024]atomic.Pointer[knownLimit]
 }
 
 type knownLimit struct {
 	limit   limits.Limit
-	alone   [1]rate.Algorithm // as a rate.Request wants it
+	alone   [1]rate.Algorithm // in the form of a rate.Request
 	numbers string            // each after a space
 }
 
 var limitSeed = maphash.MakeSeed()
 
-// script is the variant of the script limit that this limit needs.
+// script is the variant of the script limit for this limit.
 func (k *knownLimit) script() *wire.Script {
 	switch k.limit.Algorithm {
 	case limits.EstimatedWindow:

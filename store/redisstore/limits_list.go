@@ -12,14 +12,14 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// mostKeys is how many keys ListStates has in memory, at most twice.
+// mostKeys bounds the keys that ListStates has in memory, times two.
 const mostKeys = 1_000_000
 
-// ListStates implements limits.Lister. Redis has no order of names, and an index of them
-// would cost a write with each decision. So ListStates first walks all names of the
-// database by SCAN, once for each million limits, and then reads the states in the order
-// of their keys, a hundred in a round trip. No call keeps the server from others for
-// long. In Cluster it walks all primaries.
+// ListStates implements limits.Lister. Redis has no order of names, and an index would
+// cost a write with each decision. So ListStates first walks all names of the database by
+// SCAN, once for each million limits. Then it reads the states in the order of their
+// keys, a hundred in a round trip. No call occupies the server for long. In Cluster it
+// walks all primaries.
 func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[limits.State, error] {
 	return s.listStates(ctx, prefix, after, mostKeys)
 }
@@ -46,12 +46,12 @@ func (s *Store) listStates(ctx context.Context, prefix, after string, most int) 
 	}
 }
 
-// firstKeys returns the first keys of limits that begin with prefix and come after after,
-// and whether there are more of them than most.
+// firstKeys returns the first keys of limits that begin with prefix and come after after.
+// more says that there are more than most of them.
 func (s *Store) firstKeys(ctx context.Context, prefix, after string, most int) (keys []string, more bool, err error) {
 	cut := func() {
 		slices.Sort(keys)
-		keys = slices.Compact(keys) // SCAN may repeat itself
+		keys = slices.Compact(keys) // SCAN may repeat names
 		if len(keys) > most {
 			clear(keys[most:])
 			keys, more = keys[:most], true
@@ -72,7 +72,7 @@ func (s *Store) firstKeys(ctx context.Context, prefix, after string, most int) (
 	return keys, more, err
 }
 
-// lookAtLimits shows what is kept of these keys.
+// lookAtLimits yields the states of these keys.
 func (s *Store) lookAtLimits(ctx context.Context, keys []string, yield func(limits.State, error) bool) error {
 	calls := make([]wire.Call, len(keys))
 	for i, key := range keys {
@@ -88,7 +88,7 @@ func (s *Store) lookAtLimits(ctx context.Context, keys []string, yield func(limi
 		}
 		now, ends := number(a[0])*1_000_000+number(a[1]), int64(0)
 		if left := number(a[2]); left >= 0 {
-			ends = now + 1000*(left+1) // the rest of a millisecond is not told
+			ends = now + 1000*(left+1) // the server cuts off parts of a millisecond
 		}
 		if st, ok := rate.Describe(keys[i], rate.Parse(text(a[3])), now, ends); ok && !yield(st, nil) {
 			return errStop

@@ -12,16 +12,16 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// The ticket of a position is the number that the server drew for it; the ticket of a
-// grant is minus its token. So a claim tells whether its process knows that it holds
-// the lock, and then also the token.
+// grant makes a Grant. The ticket of a position is the number that the server drew for
+// it; the ticket of a grant is minus its token. So the ticket of a claim tells whether
+// its process knows that it holds the lock, and then also the token.
 func grant(token int64, ttl time.Duration) driver.Grant {
 	return driver.Grant{Token: token, Ticket: -token, TTL: ttl}
 }
 
 func knownHeld(c driver.Claim) bool { return c.Ticket < 0 }
 
-// tokenArg is the token of a claim that is known to be held, for a script.
+// tokenArg is the token of a claim that is known to be held, as an argument of scripts.
 func tokenArg(c driver.Claim) string {
 	if knownHeld(c) {
 		return strconv.FormatInt(-c.Ticket, 10)
@@ -29,13 +29,13 @@ func tokenArg(c driver.Claim) string {
 	return ""
 }
 
-// value is how an exclusive lock's value begins on the server. Scripts compare only
-// that.
+// value is the beginning of an exclusive lock's value on the server, which scripts
+// compare.
 func value(id string) string { return "b1:" + id + ":" }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// Acquire is one attempt. A free lock costs one command.
+// Acquire implements driver.Locks. A free lock costs one command.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -63,7 +63,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return s.enter(ctx, n, r)
 }
 
-// refused reads a refusal, nil if a is none.
+// refused parses a refusal, nil if a is none.
 func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 	if len(a) < 2 {
 		return nil
@@ -83,7 +83,7 @@ func (s *Store) refused(n lockNames, r driver.Request, a []any) error {
 	return nil
 }
 
-// heldError reads {3, value, ttl ms, waiting, info}.
+// heldError parses {3, value, ttl ms, waiting, info}.
 func (s *Store) heldError(key string, a []any) error {
 	e := &driver.HeldError{Key: key}
 	if len(a) < 5 {
@@ -98,8 +98,8 @@ func (s *Store) heldError(key string, a []any) error {
 	return e
 }
 
-// holder reads the value of a lock, and for a shared one what is known of one
-// of its holders, for people.
+// holder parses the value of a lock, for people. For a shared lock info is about one of
+// its holders.
 func holder(value, info string, nowMicros int64) driver.HolderInfo {
 	h := driver.HolderInfo{Age: -1, Weight: driver.Whole, Capacity: driver.Whole}
 	since := ""
@@ -127,7 +127,7 @@ func holder(value, info string, nowMicros int64) driver.HolderInfo {
 	return h
 }
 
-// capacityOf reads the capacity out of the value of a shared lock.
+// capacityOf parses the capacity in the value of a shared lock.
 func capacityOf(value string) int64 {
 	if s, ok := strings.CutPrefix(value, "b1:~permits/"); ok {
 		n, _, _ := strings.Cut(s, ":")
@@ -136,9 +136,8 @@ func capacityOf(value string) int64 {
 	return driver.Whole
 }
 
-// Release ends the claim and grants the lock to the next waiters. An exclusive lock
-// costs one command, unless it is lost, or the next waiter is not exclusive or joined
-// long ago.
+// Release implements driver.Locks. For an exclusive lock it costs one command, unless the
+// lock is lost, or the next waiter is not exclusive or joined long ago.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -152,7 +151,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// ended is told how the release of c was answered.
+// ended notes the answer to the release of c.
 func (s *Store) ended(n lockNames, c driver.Claim, err error) {
 	if err != nil && c.Ticket == 0 || s.unresolved.known.Load() > 0 {
 		s.unresolved.released(c, err, func(ctx context.Context, c driver.Claim) error { return s.leave(ctx, n, c, "") })
@@ -171,8 +170,8 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 			if number(answer) == 1 {
 				return nil
 			}
-			// The next waiters need the other script; or c is not held as it was: lost,
-			// or downgraded by a request whose answer never came.
+			// The next waiters need the other script; or c is lost, or was downgraded by
+			// a request whose answer was lost.
 		}
 	}
 	if err := s.batcher.await(ctx, c.ID); err != nil {
@@ -181,7 +180,7 @@ func (s *Store) release(ctx context.Context, n lockNames, c driver.Claim) error 
 	return s.leave(ctx, n, c, held)
 }
 
-// leave ends any claim. held is "h" if it is known to be held.
+// leave ends a claim of any kind. held is "h" if the claim is known to be held.
 func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held string) error {
 	answer, err := s.run(ctx, leaveScript, n.full(), []string{c.ID, held, s.entry(c, driver.ClaimTTL)})
 	switch {
@@ -195,9 +194,9 @@ func (s *Store) leave(ctx context.Context, n lockNames, c driver.Claim, held str
 	return nil
 }
 
-// endAlone ends a claim that is held, and leaves the waiters to find that out, if err says
-// that the slot is being moved to another node of Cluster: it refuses a script that names
-// keys which do not exist, as the queue does not.
+// endAlone ends a held claim without granting to the waiters, who find the lock free
+// later, if err says that the slot is being moved to another node of Cluster. Cluster
+// then refuses scripts that name missing keys, and the queue may be missing.
 func (s *Store) endAlone(ctx context.Context, n lockNames, c driver.Claim, err error) error {
 	if refused, ok := errors.AsType[*wire.ServerError](err); !ok || refused.Code() != "TRYAGAIN" {
 		return err

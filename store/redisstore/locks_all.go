@@ -11,9 +11,9 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// AcquireAll implements driver.Together by one script, for locks of any kind. In
-// Cluster they must lie on one slot, which a common {tag} in their keys or in
-// the prefix brings about; otherwise it answers errors.ErrUnsupported.
+// AcquireAll implements driver.Together by one script, for locks of any kind. In Cluster
+// they must share a slot, by a common {tag} in their keys or in the prefix; otherwise it
+// returns errors.ErrUnsupported.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err

@@ -10,20 +10,20 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// batch is how many claims one script call renews: enough to make the call's own cost
-// small, few enough to hold up the server for only a fraction of a millisecond.
+// batch is the number of claims in one script call: enough that the call itself costs
+// little, few enough to occupy the server for a fraction of a millisecond.
 const batch = 200
 
-// chunk is one call and the claims that it answers.
+// chunk is one call and its claims.
 type chunk struct {
 	call   wire.Call
 	claims []int
 }
 
-// Renew renews 200 exclusive holders, 200 other holders, or 200 other claims, with one
-// command, and sends all commands in one round trip. In Cluster a command serves the
-// claims of one slot. An exclusive lock that seems lost costs another round trip, because a
-// request whose answer never came may have downgraded it.
+// Renew implements driver.Locks. One command renews up to 200 exclusive holders, other
+// holders, or other claims; in Cluster those of one slot. All commands share a round
+// trip. An exclusive lock that seems lost costs another round trip, because a request
+// whose answer was lost may have downgraded it.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
 	ask := make([]int, 0, len(claims))
@@ -50,8 +50,8 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 	return out
 }
 
-// renew asks about some claims, each by the script that by chooses, and sets their
-// answers. It returns those that the script renew did not find.
+// renew renews some claims, each by the script that by chooses, and sets their answers.
+// It returns those that the script renew did not find.
 func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by func(driver.Claim) *wire.Script, ttl time.Duration, out []driver.Renewal) (lost []int) {
 	chunks := s.chunks(claims, ask, by, ttl)
 	if len(chunks) == 0 {
@@ -86,8 +86,8 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by 
 					out[at] = driver.Renewal{Err: missing}
 				}
 			case missing != nil:
-				// Neither is a lock lost because a server that may not be the primary does not
-				// know it.
+				// Likewise for a lock that a server does not know which may not be the
+				// primary.
 				out[at].Err = missing
 			case number(answers[n]) == 1:
 				out[at] = driver.Renewal{State: driver.Held, Grant: grant(-claims[at].Ticket, ttl)}
@@ -99,7 +99,7 @@ func (s *Store) renew(ctx context.Context, claims []driver.Claim, ask []int, by 
 	return lost
 }
 
-// chunks sorts legal claims into calls.
+// chunks divides legal claims into calls.
 func (s *Store) chunks(claims []driver.Claim, ask []int, by func(driver.Claim) *wire.Script, ttl time.Duration) []*chunk {
 	type kind struct {
 		script *wire.Script
@@ -109,7 +109,7 @@ func (s *Store) chunks(claims []driver.Claim, ask []int, by func(driver.Claim) *
 	open := map[kind]*chunk{}
 	for _, i := range ask {
 		c := claims[i]
-		n, _ := s.names.of(c.Key) // legal, see Renew
+		n, _ := s.names.of(c.Key) // legal: Renew has checked it
 		k := kind{script: by(c)}
 		if s.names.cluster && !s.names.fixed {
 			k.slot = slot(n.lock)
@@ -139,7 +139,7 @@ func (s *Store) chunks(claims []driver.Claim, ask []int, by func(driver.Claim) *
 	return chunks
 }
 
-// refreshed reads one answer of the scripts refresh and renew_held.
+// refreshed parses one answer of the scripts refresh and renew_held.
 func (s *Store) refreshed(by *wire.Script, answer any, ttl time.Duration) driver.Renewal {
 	a := list(answer)
 	if len(a) > 0 {

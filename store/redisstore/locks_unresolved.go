@@ -10,48 +10,45 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// unresolved releases claims again that were released while a request for them may still
-// be on its way: the release failed and the caller does not know whether the claim
-// exists, or an earlier attempt was never answered. The server may execute a request
-// whose connection was lost after the release. What that leaves would hold the lock for
-// its whole TTL.
+// unresolved repeats releases of claims for which a request may still be on its way: the
+// release failed and the caller does not know whether the claim exists, or an earlier
+// attempt was not answered. The server may execute a request whose connection was lost
+// after the release. The claim that it makes would hold the lock for its whole TTL.
 //
-// A claim whose ID is used again after its release is not released any more, see
-// recall.
+// A claim whose ID is used again is no longer released: see recall.
 //
-// It is not sqlstore.Abandoned because here several attempts for one ID may be
-// unresolved, so that the looks go on when one was found, and because an ID may be used
-// again.
+// It is no sqlstore.Abandoned: several attempts for one ID may be unresolved here, so the
+// looks continue after one was found; and an ID may be used again.
 type unresolved struct {
-	known atomic.Int32 // how many IDs are below: mostly none
+	known atomic.Int32 // number of IDs in the maps: usually 0
 
 	mu         sync.Mutex
 	unanswered map[string]bool     // an attempt for this ID was not answered
-	watched    map[string]*cleanup // by ID, claims that were released
+	watched    map[string]*cleanup // by ID, released claims
 	closed     bool
 	stop       context.CancelFunc
 	ctx        context.Context
 	wg         sync.WaitGroup
 }
 
-// cleanup is a claim that is released again and again.
+// cleanup is a claim that is released repeatedly.
 type cleanup struct {
-	turn  chan struct{} // held by the goroutine that releases the claim, or looks at over and lost
+	turn  chan struct{} // held during a release, and to read over and lost
 	over  bool
 	lost  bool          // a release was not answered: the server may execute it later, too
-	again chan struct{} // the caller released it once more: restart with the first pause
+	again chan struct{} // the caller released it once more: begin again with the first pause
 }
 
-// lookDelays pass before and between the looks. What the network held back mostly
-// comes within a second, but TCP doubles its pauses.
+// lookDelays are the pauses before and between the looks. Delayed packets usually come
+// within a second, but TCP doubles its pauses.
 var lookDelays = []time.Duration{200 * time.Millisecond, 2 * time.Second, 8 * time.Second, 20 * time.Second}
 
-// maxUnresolved bounds the work when everything fails at once, and the memory. The
-// TTL ends the rest.
+// maxUnresolved bounds the work and the memory when every request fails. The TTL ends the
+// other claims.
 const maxUnresolved = 1000
 
-// attempted notes an attempt that was answered with err. unsure says that an earlier one
-// was not answered.
+// attempted notes an attempt that ended with err. unsure says that an earlier one was not
+// answered.
 func (o *unresolved) attempted(id string, unsure bool, err error) {
 	if unsure || err != nil && errors.Is(err, driver.ErrUnknown) {
 		o.mu.Lock()
@@ -76,8 +73,8 @@ func (o *unresolved) unansweredLocked(id string) {
 
 func (o *unresolved) countLocked() { o.known.Store(int32(len(o.unanswered) + len(o.watched))) }
 
-// released notes that the release of c was answered with err. If a request for c may
-// still be on its way, it has c released again by end.
+// released notes that the release of c ended with err. If a request for c may still be on
+// its way, it calls end repeatedly.
 func (o *unresolved) released(c driver.Claim, err error, end func(context.Context, driver.Claim) error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -87,7 +84,7 @@ func (o *unresolved) released(c driver.Claim, err error, end func(context.Contex
 	if err == nil || errors.Is(err, driver.ErrLost) {
 		delete(o.unanswered, c.ID)
 	}
-	c.Ticket = 0 // what is left in the store may have another ticket
+	c.Ticket = 0 // a later claim in the store has another ticket
 	o.watchLocked(c, end)
 	o.countLocked()
 }
@@ -130,7 +127,7 @@ func (o *unresolved) watchLocked(c driver.Claim, end func(context.Context, drive
 	})
 }
 
-// wait pauses for d, or until ctx ends, or until the pauses are to start again.
+// wait pauses for d, or until ctx ends. restart says that the pauses begin again.
 func (v *cleanup) wait(ctx context.Context, d time.Duration) (restart bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -144,8 +141,8 @@ func (v *cleanup) wait(ctx context.Context, d time.Duration) (restart bool, err 
 	}
 }
 
-// look releases the claim, unless it is over. It does not matter whether one was found:
-// several attempts may be unresolved.
+// look releases the claim. It returns false if that is over. It continues after a claim
+// was found: several attempts may be unresolved.
 func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Context, driver.Claim) error) bool {
 	v.turn <- struct{}{}
 	defer func() { <-v.turn }()
@@ -160,8 +157,8 @@ func (v *cleanup) look(ctx context.Context, c driver.Claim, end func(context.Con
 	return true
 }
 
-// recall is called before id is used, which may have been released before, and stops
-// the looks for it. It returns ErrLost if id must not be used.
+// recall is called before id, which may have been released, is used again. It stops the
+// looks for id, or returns ErrLost if id must not be used.
 func (o *unresolved) recall(ctx context.Context, id string) error {
 	if o.known.Load() == 0 {
 		return nil
@@ -187,7 +184,7 @@ func (o *unresolved) recall(ctx context.Context, id string) error {
 	if o.watched[id] == v {
 		delete(o.watched, id)
 	}
-	o.unansweredLocked(id) // what was on its way still may be
+	o.unansweredLocked(id) // a request for it may still be on its way
 	return nil
 }
 

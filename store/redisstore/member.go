@@ -13,8 +13,8 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// maxToken is the highest number that scripts can count to: Lua's numbers are floating
-// point.
+// maxToken is the greatest integer that scripts calculate exactly: Lua's numbers are
+// floating point.
 const maxToken = 1 << 53
 
 // Raise implements quorum.Member.
@@ -30,16 +30,14 @@ func (s *Store) Raise(ctx context.Context, key string, token int64) (int64, erro
 	return number(v), err
 }
 
-// life is what was last known of the server's present life.
+// life has the last knowledge of the server's present life.
 type life struct {
 	// counted says that every connection is counted: the client is Open's. A caller's
-	// client connects again without notice, so there what is known serves no call that
-	// begins later.
+	// client reconnects without notice, so its known serves only calls that began before.
 	counted bool
 
-	// connections counts the connections that were made. Whatever was answered
-	// on a connection, the server that gave the answer is as old as that
-	// connection or older.
+	// connections counts the connections that were made. The server that has answered on
+	// a connection is at least as old as the connection.
 	connections atomic.Uint64
 
 	known atomic.Pointer[knownLife]
@@ -48,14 +46,14 @@ type life struct {
 
 type knownLife struct {
 	quorum.Life
-	connections uint64    // when the server was asked
-	asked       time.Time // when it was asked
+	connections uint64    // at the time of the question
+	asked       time.Time // the time of the question
 }
 
 func newLife(counted bool) *life { return &life{counted: counted, turn: make(chan struct{}, 1)} }
 
-// current returns what is known if it serves a call that began at came: if the known
-// server is the one that answered before then. It returns nil if not.
+// current returns what is known if that is about the server that answered before came,
+// else nil.
 func (l *life) current(came time.Time) *knownLife {
 	k := l.known.Load()
 	switch {
@@ -67,17 +65,16 @@ func (l *life) current(came time.Time) *knownLife {
 	return nil
 }
 
-// lifeFor is how long an answer about the server serves. A restart is noticed
-// by the connections that it ends.
+// lifeFor is how long an answer about the server serves. A restart ends its connections,
+// and so is noticed sooner.
 const lifeFor = 10 * time.Second
 
-// Life implements quorum.Member, on a single server; not in Cluster or through
-// Sentinel, where a lock's server may be replaced by one that knows less.
+// Life implements quorum.Member, on a single server; not in Cluster or through Sentinel,
+// where a server with older data may replace a lock's server.
 //
-// With Open's client a restart is noticed by the connections that were made
-// since, and the server is asked again then. A client that the caller brought
-// does not tell of its connections, so each call asks the server, which costs a
-// round trip; calls at the same time share one. FLUSHALL is not noticed.
+// With Open's client, Life asks the server again after new connections, which show a
+// restart. A client of the caller's does not report its connections, so each call costs a
+// round trip; concurrent calls share one. FLUSHALL is not noticed.
 func (s *Store) Life(ctx context.Context) (quorum.Life, error) {
 	if s.client.Cluster() || s.client.FollowsPrimary() {
 		return quorum.Life{}, fmt.Errorf("redis: neither Cluster nor Sentinel is one server: %w", errors.ErrUnsupported)
@@ -114,15 +111,15 @@ func (s *Store) askLife(ctx context.Context) (*knownLife, error) {
 	if err != nil || info["run_id"] == "" {
 		return nil, fmt.Errorf("redis: INFO does not show run_id and uptime_in_seconds: %w", errors.ErrUnsupported)
 	}
-	// The server reckons in whole seconds: one that started just before the
+	// The server's clock counts whole seconds: a server that started just before the
 	// second changed says 1 at once.
 	k.Server, k.Age = info["run_id"], time.Duration(max(up-1, 0))*time.Second
 	k.Replicas = int(number(info["connected_slaves"]))
 	return k, nil
 }
 
-// ownInfo reads sections of INFO of the only server, all of them on one
-// connection. The whole of INFO would be much work for a server.
+// ownInfo reads sections of INFO of the only server, all on one connection. All of INFO
+// would be much work for a server.
 func (s *Store) ownInfo(ctx context.Context, sections ...string) (map[string]string, error) {
 	info := map[string]string{}
 	err := s.eachPrimary(ctx, func(n wire.Node) error {
@@ -132,7 +129,7 @@ func (s *Store) ownInfo(ctx context.Context, sections ...string) (map[string]str
 		}
 		for _, r := range n.DoAll(ctx, commands) {
 			if r.Err != nil && (!wire.Answered(r.Err) || refusalOf(r.Err) != 0 && !denied(r.Err)) {
-				return failure(r.Err) // what it does not let us see is missing
+				return failure(r.Err) // an INFO that the server denies is missing
 			}
 			maps.Copy(info, lines(text(r.Value)))
 		}

@@ -9,29 +9,27 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// names finds what a lock is called on the server.
+// names makes the names of the server's keys.
 //
-// The lock itself is <prefix><key>, as other programs may know it. What else
-// belongs to it is <prefix>baton:<kind>:<rest>, and in Cluster must lie on the
-// lock's slot. The rest is
+// The lock itself is <prefix><key>, as other programs may know it. Its other data are at
+// <prefix>baton:<kind>:<rest>, which in Cluster must share the lock's slot. The rest is
 //
 //	{<prefix><key>}        usually: the braces make the slot that of the lock
 //	{<tag>}:<prefix><key>  if the lock's name has a tag of its own: {user1}.cart
 //	{<slot tag>}:<prefix><key>  if it has none, but has a brace that would end
-//	                       ours too soon: a}b or {}x
+//	                       the tag too soon: a}b or {}x
 //	<key>                  if the prefix has a tag, which then decides the slot
 //
-// A limit and a record lie only under such names, those of the lock with the same
-// key.
+// Limits and records have only such names, those of the lock with the same key.
 //
-// These forms never meet: the first has one closing brace, at its end; the
-// others have the same tag only for the same lock.
+// These forms never collide: the first has one closing brace, at its end; the others have
+// the same tag only for the same lock.
 type names struct {
 	prefix  string
-	own     string // prefix + "baton:", what belongs to us
+	own     string // prefix + "baton:"
 	fixed   bool   // the prefix has a tag
 	cluster bool
-	counter string // T and H of all locks, if not in Cluster
+	counter string // T and H of all locks, except in Cluster
 	high    string
 }
 
@@ -40,7 +38,7 @@ type lockNames struct {
 	lock, counter, high string
 
 	own                   string
-	before, middle, after string // the rest of the other names, in parts
+	before, middle, after string // parts of the other names
 }
 
 func (n lockNames) queue() string   { return n.own + "q:" + n.before + n.middle + n.after }
@@ -48,21 +46,21 @@ func (n lockNames) waiters() string { return n.own + "w:" + n.before + n.middle 
 func (n lockNames) shared() string  { return n.own + "s:" + n.before + n.middle + n.after }
 func (n lockNames) info() string    { return n.own + "i:" + n.before + n.middle + n.after }
 
-// limit is the state of the limit of the same key, and id what is remembered of
-// a request that has that ID. No ID has a colon or a brace.
+// limit is the name of the state of the limit with the same key, and id that of a request
+// with an ID. An ID has no colon and no brace.
 func (n lockNames) limit() string { return n.own + "r:" + n.before + n.middle + n.after }
 
-// record is the record of the operation of the same key.
+// record is the name of the operation's record with the same key.
 func (n lockNames) record() string { return n.own + "o:" + n.before + n.middle + n.after }
 
-// overrides are those of all limits.
+// overrides is the name of the overrides of all limits.
 func (n *names) overrides() string { return n.own + "V" }
 
 func (n lockNames) id(id string) string {
 	return n.own + "d:" + id + ":" + n.before + n.middle + n.after
 }
 
-// full are the keys of the scripts that look at everything.
+// full are the keys for the scripts that read all data of a lock.
 func (n lockNames) full() []string {
 	return []string{n.lock, n.counter, n.high, n.queue(), n.waiters(), n.shared(), n.info()}
 }
@@ -89,8 +87,8 @@ func newNames(prefix string, cluster bool) (*names, error) {
 	return n, nil
 }
 
-// of returns the keys of one lock. It refuses a key that could be taken for one of the
-// store's own names, or of those of a program with another prefix.
+// of returns the keys of one lock. It refuses a key that could collide with the store's
+// own names, or those of a program with another prefix.
 func (n *names) of(key string) (lockNames, error) {
 	l := n.beside(key)
 	if reserved(l.lock) {
@@ -118,8 +116,8 @@ func reserved(name string) bool {
 	}
 }
 
-// beside returns the names of what belongs to a key. A limit or a record may have any
-// key, as what belongs to it is never stored under the key itself.
+// beside returns the names of the data of a key. A limit or a record may have any key,
+// because the key itself is never its name.
 func (n *names) beside(key string) lockNames {
 	l := lockNames{lock: n.prefix + key, own: n.own}
 	switch {
@@ -137,7 +135,7 @@ func (n *names) beside(key string) lockNames {
 	return l
 }
 
-// keyOf is the key that a name of a kind, such as "q:", belongs to, if it is one.
+// keyOf is the key in a name of a kind, such as "q:". ok is false for other names.
 func (n *names) keyOf(kind, name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, n.own+kind)
 	if !ok {
@@ -163,7 +161,7 @@ func (n *names) keyOf(kind, name string) (string, bool) {
 	return strings.CutPrefix(lock, n.prefix)
 }
 
-// tag is the part of a name that decides its slot, "" if the whole name does.
+// tag is the part of a name that decides its slot, "" if all of it does.
 func tag(name string) string {
 	_, after, ok := strings.Cut(name, "{")
 	if !ok {
@@ -178,7 +176,6 @@ func tag(name string) string {
 
 const slots = 16384
 
-// slot is the slot of a name in Cluster.
 func slot(name string) uint16 {
 	if t := tag(name); t != "" {
 		name = t
@@ -208,9 +205,8 @@ func crc16(s string) (c uint16) {
 	return c
 }
 
-// slotTags finds for each slot a short text that lies on it. Only Cluster and
-// names with odd braces need them, so they are computed once, when first asked
-// for; the search is over after some 150 000 texts.
+// slotTags has for each slot a short text on it. Only Cluster and names with odd braces
+// need it, so it is computed at its first use, from some 150 000 texts.
 var slotTags = sync.OnceValue(func() *[slots]string {
 	var tags [slots]string
 	for n, left := 0, slots; left > 0; n++ {

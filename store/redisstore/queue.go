@@ -10,11 +10,11 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// enter acquires by the script that handles claims of every kind.
+// enter acquires by the script for claims of every kind.
 func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (driver.Grant, error) {
 	if r.Retry && r.Ticket == 0 {
-		// If the server executed the first attempt after this one, it might grant it
-		// when it has just refused this one.
+		// If the server executed the first attempt after this one, it could grant that
+		// after it has refused this one.
 		if err := s.batcher.await(ctx, r.ID); err != nil {
 			return driver.Grant{}, err
 		}
@@ -26,7 +26,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 			queue += strconv.Itoa(r.MaxWaiting)
 		}
 		s.pushes.start()
-		s.pushes.waits(r.ID, true) // set before the request: a hint may come while it is under way
+		s.pushes.waits(r.ID, true) // before the request: a hint may come during it
 	}
 	if r.Retry || r.Ticket != 0 {
 		look = "r"
@@ -65,7 +65,7 @@ func (s *Store) enter(ctx context.Context, n lockNames, r driver.Request) (drive
 	return driver.Grant{}, strange(enterScript, answer)
 }
 
-// waiting reads {2, ticket, foreign, left ms}.
+// waiting parses {2, ticket, foreign, left ms}.
 func (s *Store) waiting(a []any) driver.Grant {
 	g := driver.Grant{Waiting: true, TTL: driver.WaiterTTL, Again: driver.RefreshEvery}
 	if len(a) < 4 {
@@ -73,7 +73,7 @@ func (s *Store) waiting(a []any) driver.Grant {
 	}
 	g.Ticket = number(a[1])
 	if number(a[2]) == 1 || s.pushes.deaf() {
-		// The holder does not hand over, or no message will tell us. New waiters look
+		// The holder does not hand over, or messages do not arrive. New waiters look
 		// often, older ones less so.
 		waited := time.Duration(s.clock.millis()-g.Ticket/1000) * time.Millisecond
 		g.Again = min(max(waited/8, 10*time.Millisecond), 50*time.Millisecond)
@@ -84,8 +84,8 @@ func (s *Store) waiting(a []any) driver.Grant {
 	return g
 }
 
-// entry is the text of a claim's entry in the queue, as far as claim and TTL determine
-// it. Scripts that do not find this text look for the ID.
+// entry is the text of a claim's entry in the queue, as far as the claim and the TTL
+// determine it. A script that does not find it searches for the ID.
 func (s *Store) entry(c driver.Claim, ttl time.Duration) string {
 	if c.Ticket <= 0 {
 		return ""

@@ -18,25 +18,26 @@ import (
 	"github.com/batonhq/baton/store/redisstore/internal/wire"
 )
 
-// Replicas says how many replicas must have acknowledged a grant, a renewal, a move or a
-// downgrade before it counts. A positive number is that many, whichever they are. More
-// than are there refuse every lock.
+// Replicas is the number of replicas that must have acknowledged a grant, a renewal, a
+// move or a downgrade before it counts: any replicas, if positive. More than are
+// connected refuse every lock.
 type Replicas int
 
 const (
-	// NoReplicas waits for none: a fail-over may lose the locks that were granted last.
+	// NoReplicas waits for none: a failover may lose the latest locks.
 	NoReplicas Replicas = 0
 
-	// AllReplicas are all that Sentinel or Cluster could promote now. One that they call
-	// down does not count, one that is cut off from the primary alone does.
+	// AllReplicas waits for all replicas that Sentinel or Cluster could promote now. A
+	// replica that they call down does not count; one that has only lost its primary
+	// does.
 	AllReplicas Replicas = -1
 
-	// AutoReplicas is one replica, if any is connected. It is none where the user may not run
-	// ROLE and WAIT.
+	// AutoReplicas waits for one replica if any is connected. It waits for none if the
+	// user may not run ROLE and WAIT.
 	AutoReplicas Replicas = -2
 )
 
-// String is how URLs write it.
+// String is the form in URLs.
 func (r Replicas) String() string {
 	switch r {
 	case AllReplicas:
@@ -48,60 +49,61 @@ func (r Replicas) String() string {
 }
 
 const (
-	// ackPatience is the longest wait for replicas. A short lease waits a quarter of its TTL.
+	// ackPatience is the longest wait for replicas. A short lease waits a quarter of its
+	// TTL.
 	ackPatience = time.Second
 
-	// A view is asked for every lookEvery, for at most lookPatience, and serves for
-	// viewFor: a server that does not answer any more says nothing. After a refusal it is
-	// asked for sooner.
+	// A view is renewed every lookEvery, within lookPatience, and serves for viewFor:
+	// then a server that no longer answers has no view. After a refusal it is renewed
+	// sooner.
 	lookEvery    = time.Second
 	lookPatience = 700 * time.Millisecond
 	viewFor      = 2 * time.Second
 	leastLook    = 100 * time.Millisecond
 
 	// A replica that is down may come back and be promoted, so a view that excuses one is
-	// asked for more often, and serves for less.
+	// renewed more often, and serves for less.
 	lookEveryDown = 250 * time.Millisecond
 	viewForDown   = 750 * time.Millisecond
 )
 
-// replicas knows what Config.Replicas asks for.
+// replicas does the work of Config.Replicas.
 type replicas struct {
 	want      Replicas
-	who       bool        // the view is that of one primary: ask the server which one it is
-	connected sync.Map    // node → how many replicas its primary had when it was last asked
-	denied    atomic.Bool // AutoReplicas: the user may not ask
+	who       bool        // the view is of one primary: ask the server for its run_id
+	connected sync.Map    // node → how many replicas its primary had at the last answer
+	denied    atomic.Bool // AutoReplicas: the user lacks the rights
 
-	look  func(context.Context, map[string]view) // asks for all views
+	look  func(context.Context, map[string]view) // renews all views
 	views atomic.Pointer[map[string]view]        // by node
 	kick  chan struct{}
 	stop  context.CancelFunc
 	done  chan struct{}
 
 	mu   sync.Mutex
-	down map[string]acknowledged // by address, of those that a view called down
+	down map[string]acknowledged // by address, of replicas that a view called down
 }
 
-// acknowledged is the last offset that the primary told of a replica, and since when.
+// acknowledged is a replica's last offset at the primary, and its time.
 type acknowledged struct {
 	offset int64
 	since  time.Time
 }
 
-// view is what is known of the replicas of one primary.
+// view is what Sentinel or Cluster say of the replicas of one primary.
 type view struct {
 	asked    time.Time
 	server   string          // run_id of the primary, "" in Cluster
 	replicas map[string]bool // by address: whether it could be promoted
-	never    map[string]bool // those that a Sentinel never promotes
+	never    map[string]bool // replicas that Sentinels never promote
 
-	// In Cluster: when the node was first seen as a primary, and what was of its shard
+	// In Cluster: when the node was first seen as a primary, and the nodes of its shard
 	// until then.
 	since time.Time
 	shard []string
 }
 
-// excuses reports whether a replica need not acknowledge anything.
+// excuses reports whether some replica need not acknowledge.
 func (v view) excuses() bool {
 	for _, could := range v.replicas {
 		if !could {
@@ -111,7 +113,7 @@ func (v view) excuses() bool {
 	return false
 }
 
-// by is the view with what the primary has just said in a call of Cluster.
+// by is the view as updated by the primary's answer in a call of Cluster.
 func (v *view) by(a *wire.Acks) *view {
 	if a.Cluster == "" {
 		return v
@@ -121,7 +123,7 @@ func (v *view) by(a *wire.Acks) *view {
 	return &now
 }
 
-// serves reports whether the view still says which replicas could be promoted.
+// serves reports whether the view is recent enough to rely on.
 func (v view) serves() bool {
 	if v.excuses() {
 		return time.Since(v.asked) < viewForDown
@@ -129,12 +131,12 @@ func (v view) serves() bool {
 	return time.Since(v.asked) < viewFor
 }
 
-// youth is how long a new primary of Cluster may not know some of its replicas. They know
-// it by gossip, which takes up to half of cluster-node-timeout, 15 s by default.
+// youth is how long a new primary of Cluster may not know some of its replicas: it learns
+// of them by gossip, which takes up to half of cluster-node-timeout, 15 s by default.
 const youth = 10 * time.Second
 
-// follow takes Config.Replicas, and begins to ask which replicas could be promoted if that
-// matters. at is nil with a client of the caller's.
+// follow sets Config.Replicas, and starts the renewal of views if it needs them. at is
+// nil with a client of the caller's.
 func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	if want == NoReplicas {
 		return nil
@@ -174,8 +176,8 @@ func (s *Store) follow(ctx context.Context, at *Server, want Replicas) error {
 	return nil
 }
 
-// meet counts the replicas of a primary: the first lock would wait in vain for one that is
-// not there.
+// meet counts the replicas of a primary: otherwise the first lock would wait for missing
+// ones.
 func (r *replicas) meet(ctx context.Context, n node, cluster bool) {
 	at := ""
 	if cluster {
@@ -190,8 +192,8 @@ func (r *replicas) meet(ctx context.Context, n node, cluster bool) {
 	}
 }
 
-// mayRun returns a *PermissionError if the primary denies a command. With the first lock
-// that would be one of many reasons why it does not count.
+// mayRun returns a *PermissionError if the primary denies a command. A failed lock would
+// not tell this reason.
 func (s *Store) mayRun(ctx context.Context, commands [][]string) error {
 	return s.client.Primaries(ctx, func(n wire.Node) error {
 		for _, a := range n.DoAll(ctx, commands) {
@@ -222,7 +224,7 @@ func (r *replicas) run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
-			r.look(ctx, nil) // it closes what it has
+			r.look(ctx, nil) // closes its connections
 			return
 		}
 		r.refresh(ctx)
@@ -247,7 +249,7 @@ func (r *replicas) close() {
 	}
 }
 
-// view returns what is known of the replicas of a primary, nil if that is too old.
+// view returns the view of a primary, nil if it is too old.
 func (r *replicas) view(node string) *view {
 	all := r.views.Load()
 	if all == nil {
@@ -259,7 +261,7 @@ func (r *replicas) view(node string) *view {
 	return nil
 }
 
-// ask makes the question for a call that grants something for ttl, nil if there is none.
+// ask makes the question for a call that grants for ttl, nil if none is needed.
 func (r *replicas) ask(ttl time.Duration) *wire.Acks {
 	if r.want == NoReplicas || r.denied.Load() {
 		return nil
@@ -271,8 +273,8 @@ func (r *replicas) ask(ttl time.Duration) *wire.Acks {
 	return a
 }
 
-// excuses reports whether the last view of a primary of Cluster excuses a replica. Each call
-// then asks whether that is still so: the replica may have come back and been promoted.
+// excuses reports whether the last view of a primary of Cluster excuses a replica. Each
+// call then asks again: the replica may have come back and been promoted.
 func (r *replicas) excuses(node string) bool {
 	v := r.view(node)
 	return v != nil && v.excuses()
@@ -300,9 +302,8 @@ func (r *replicas) await(node string) (n int) {
 	return int(r.want)
 }
 
-// needs reports whether a replica must acknowledge what is granted. In Cluster what the
-// primary does not know as a node is not promoted; Sentinels hear of a new replica within
-// ten seconds.
+// needs reports whether a replica must acknowledge. Cluster promotes no node that the
+// primary does not know; Sentinels learn of a new replica within ten seconds.
 func (r *replicas) needs(v *view, addr string, a *wire.Acks) bool {
 	could, known := v.replicas[addr]
 	if !known {
@@ -311,7 +312,7 @@ func (r *replicas) needs(v *view, addr string, a *wire.Acks) bool {
 	return could || r.moves(addr, a)
 }
 
-// lacks reports whether a replica is late that is needed and connected.
+// lacks reports whether a required replica is connected and late.
 func (r *replicas) lacks(a *wire.Acks) bool {
 	v := r.view(a.Node)
 	if r.want != AllReplicas || v == nil {
@@ -326,7 +327,7 @@ func (r *replicas) lacks(a *wire.Acks) bool {
 	return false
 }
 
-// missing returns why what was granted or renewed does not count, nil if it does.
+// missing returns the error of a grant or renewal that does not count, else nil.
 func (r *replicas) missing(a *wire.Acks, key string) error {
 	if a == nil {
 		return nil
@@ -388,8 +389,8 @@ func (r *replicas) missing(a *wire.Acks, key string) error {
 	return e
 }
 
-// moves reports whether a replica that the view calls down has come back since: the primary
-// has a connection to it, on which it has acknowledged something within viewFor.
+// moves reports whether a replica that the view calls down has come back since: the
+// primary has a connection to it, on which it has acknowledged something within viewFor.
 func (r *replicas) moves(addr string, a *wire.Acks) bool {
 	offset, connected := a.Replicas[addr]
 	if !connected {
@@ -408,14 +409,14 @@ func (r *replicas) moves(addr string, a *wire.Acks) bool {
 	return time.Since(last.since) < viewFor
 }
 
-// mayNot reports whether the server has no such command for this user.
+// mayNot reports whether this user may not run the command, or the server lacks it.
 func mayNot(err error) bool {
 	e, ok := errors.AsType[*wire.ServerError](err)
 	return ok && (e.Code() == "NOPERM" || strings.HasPrefix(e.Text, "ERR unknown command"))
 }
 
-// lookCluster asks every primary for its replicas. They are those that could be promoted
-// unless a majority has agreed that they fail.
+// lookCluster asks every primary for its replicas: those that Cluster could promote,
+// because no majority has agreed that they fail.
 func (c *client) lookCluster(ctx context.Context, views map[string]view) {
 	if views == nil {
 		return
@@ -423,13 +424,13 @@ func (c *client) lookCluster(ctx context.Context, views map[string]view) {
 	var mu sync.Mutex
 	before, found := maps.Clone(views), map[string]view{}
 	done := make(chan struct{})
-	go func() { // a caller's client may take longer than ctx
+	go func() { // a caller's client may overrun ctx
 		defer close(done)
 		_ = c.cluster.ForEachMaster(ctx, func(ctx context.Context, m *redis.Client) error {
 			addr, v := m.Options().Addr, view{asked: time.Now()}
 			answer, err := m.ClusterNodes(ctx).Result()
 			if err != nil {
-				return nil // its view becomes old
+				return nil // its view becomes too old
 			}
 			v.since, v.shard = shardOf(addr, before, v.asked)
 			var primary bool
@@ -450,14 +451,14 @@ func (c *client) lookCluster(ctx context.Context, views map[string]view) {
 	defer mu.Unlock()
 	for _, v := range found {
 		for addr := range v.replicas {
-			delete(views, addr) // a primary once
+			delete(views, addr) // no longer a primary
 		}
 	}
 	maps.Copy(views, found)
 }
 
-// shardOf returns since when a node is known as a primary, and, while it is a new one, the
-// nodes that were of its shard before.
+// shardOf returns since when a node is known as a primary, and, while it is new, the
+// earlier nodes of its shard.
 func shardOf(addr string, before map[string]view, now time.Time) (since time.Time, shard []string) {
 	if v, known := before[addr]; known {
 		if now.Sub(v.since) < youth {
@@ -473,9 +474,9 @@ func shardOf(addr string, before map[string]view, now time.Time) (since time.Tim
 	return now, shard
 }
 
-// replicasOf reads the replicas of a primary out of its CLUSTER NODES, and whether the node
-// is one. What was replica of a node without slots counts, and so do the nodes of shard:
-// they may follow this primary by now, and the primary does not know it yet.
+// replicasOf parses the replicas of a primary out of its CLUSTER NODES. primary says
+// whether the node is one. Replicas of nodes without slots and the nodes of shard count,
+// too: they may follow this primary before it knows that.
 func replicasOf(nodes string, shard []string) (all map[string]bool, primary bool) {
 	type node struct {
 		addr, master string
@@ -495,7 +496,7 @@ func replicasOf(nodes string, shard []string) (all map[string]bool, primary bool
 			continue
 		}
 		addr, _, _ := strings.Cut(f[1], "@")
-		colon := max(strings.LastIndexByte(addr, ':'), 0) // no brackets are around IPv6
+		colon := max(strings.LastIndexByte(addr, ':'), 0) // IPv6 is without brackets
 		n.addr = net.JoinHostPort(addr[:colon], addr[min(colon+1, len(addr)):])
 		others = append(others, n)
 	}

@@ -23,15 +23,15 @@ func newSentinels(at Server) *sentinels {
 	return &sentinels{at: at, clients: map[string]*redis.Client{}}
 }
 
-// sentinelSays is what one Sentinel says.
+// sentinelSays are the answers of one Sentinel.
 type sentinelSays struct {
 	id       string
 	primary  map[string]string
 	replicas []map[string]string
-	others   []map[string]string // Sentinels
+	others   []map[string]string // the other Sentinels
 }
 
-// look asks the Sentinels at the addresses that Open was given, and those that they know.
+// look asks the Sentinels that Open was given, and those that they know.
 func (s *sentinels) look(ctx context.Context, views map[string]view) {
 	if views == nil {
 		for _, c := range s.clients {
@@ -63,8 +63,8 @@ func (s *sentinels) look(ctx context.Context, views map[string]view) {
 	}
 }
 
-// keep makes clients for the Sentinels that others know, and closes those that none knows
-// any more.
+// keep makes clients for the Sentinels that were named, and closes those of Sentinels no
+// longer named.
 func (s *sentinels) keep(said []sentinelSays) {
 	if len(said) == 0 {
 		return
@@ -110,15 +110,15 @@ func (s *sentinels) ask(ctx context.Context, c *redis.Client) (said sentinelSays
 	return said, said.id != ""
 }
 
-// promotable judges what Sentinels say. The primary is that of the newest configuration.
-// A replica could be promoted unless every Sentinel that may lead a fail-over says that it
-// could not: one of them chooses it by what it knows itself. Those that may lead are all
-// but those that the others, a majority, call down. One that does not answer us says
-// nothing: an isolated primary, with a minority of the Sentinels beside it, needs the
-// acknowledgements of all the replicas that it had.
+// promotable judges the answers of Sentinels. The primary is that of the newest
+// configuration. A Sentinel that leads a failover chooses the replica by its own
+// knowledge. So a replica could be promoted unless every Sentinel that may lead says that
+// it could not. A Sentinel may lead unless a majority of the others call it down. A
+// Sentinel without an answer counts for nothing: an isolated primary, with a minority of
+// the Sentinels beside it, needs the acknowledgements of all the replicas that it had.
 //
-// One that a Sentinel has only lost its connection to, or has just heard of, is left out:
-// it may be fit in a moment, so it counts if the primary sees it.
+// The view omits a replica to which a Sentinel has only lost its connection, or which it
+// has just heard of: such a replica may soon be fit, so it counts if the primary sees it.
 func promotable(said []sentinelSays) (v view, ok bool) {
 	if len(said) == 0 {
 		return v, false
@@ -167,20 +167,20 @@ func promotable(said []sentinelSays) (v view, ok bool) {
 	return v, true
 }
 
-// unfit reports whether the Sentinel that says this of a replica would not promote it now.
-// These are Sentinel's own rules, but for how old the data of the replica are, which says
-// nothing about the next second.
+// unfit reports whether the Sentinel with this answer would not promote the replica now.
+// These are Sentinel's own rules, except the one about the age of the replica's data,
+// which may change within a second.
 func unfit(replica map[string]string) bool {
 	return down(replica) || flagged(replica, "disconnected") || number(replica["last-ok-ping-reply"]) > lastPing.Milliseconds()
 }
 
-// down reports whether it will not do so in the next second either.
+// down reports whether the Sentinel would not promote it in the next second either.
 func down(replica map[string]string) bool {
 	return flagged(replica, "s_down") || flagged(replica, "o_down")
 }
 
-// lastPing is how old the last answer of a replica may be that is promoted: five periods
-// of Sentinel's PING.
+// lastPing is the greatest age of the last answer of a replica that Sentinel promotes:
+// five periods of its PING.
 const lastPing = 5 * time.Second
 
 func flagged(instance map[string]string, flag string) bool {

@@ -22,15 +22,14 @@ import (
 )
 
 // Store keeps locks, rate limits and records of operations in Redis. It implements
-// driver.Store, limits.Store, driver.Records, driver.Watcher, driver.Inspector,
-// driver.Downgrader, driver.Mover, driver.Renamer, driver.Together, driver.Examiner,
-// driver.Clock and quorum.Member. Use New or Open.
+// driver.Store with all abilities of package driver, limits.Store, limits.Lister,
+// limits.Overrider, and quorum.Member. Use New or Open.
 type Store struct {
 	records
 	overrides
 
 	client     wire.Client
-	owned      bool // the client is ours to close
+	owned      bool // Close closes the client
 	names      *names
 	channel    string // of this process
 	everyone   string // of all processes
@@ -43,9 +42,9 @@ type Store struct {
 	limits     knownLimits
 	replicas   replicas
 
-	decisions batcher // those that simple.lua makes
+	decisions batcher // for simple.lua
 	closed    atomic.Bool
-	server    *Server // what Open connected to; nil with a client of the caller's
+	server    *Server // the server that Open connected to; nil with a client of the caller's
 	links     *links  // likewise
 }
 
@@ -76,64 +75,62 @@ var traits = driver.Traits{
 	MaxTTL:    24 * time.Hour,
 }
 
-// Traits says what the store promises.
+// Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// Config says how a store works. The zero value is fine.
+// Config says how a store works. The zero Config is ready to use.
 type Config struct {
-	// Prefix begins the name of every key that the store uses. Defaults to
-	// none, so that a lock's name on the server is its key. A prefix may contain
-	// braces only as a complete hash tag: "{app}:" puts all locks on one slot of a
-	// Cluster. It may not contain "baton:".
+	// Prefix begins the name of every key of the store. Defaults to none, so that a
+	// lock's name on the server is its key. It may contain braces only as a complete hash
+	// tag: "{app}:" puts all locks on one slot of a Cluster. It may not contain "baton:".
 	//
-	// All programs that share a lock must use the same prefix. Prefix "app:" with key
-	// "k" and no prefix with key "app:k" name one lock, and exclude each other. But the
-	// counter and the queue lie below the prefix: tokens do not rise from a holder with
-	// one prefix to a holder with the other, and programs with one prefix overtake the
+	// All programs that share a lock must use the same prefix. Prefix "app:" with key "k"
+	// and no prefix with key "app:k" name one lock, and exclude each other. But the
+	// counter and the queue depend on the prefix: tokens do not rise from a holder with
+	// one prefix to a holder with the other, and programs with one prefix overtake
 	// waiters with the other.
 	Prefix string
 
-	// AllowEviction accepts a server that may evict keys when its memory is full. A
-	// lock that is evicted is free while a process still considers itself its holder. Defaults to
-	// refusing such a server, with an *EvictionError.
+	// AllowEviction accepts a server that may evict keys when its memory is full. An
+	// evicted lock is free while a process still considers itself its holder. By default
+	// New refuses such a server with an *EvictionError.
 	AllowEviction bool
 
-	// Replicas says how many replicas must have acknowledged a grant, a renewal, a move or
-	// a downgrade before it counts, so that a replica that is promoted knows it. Where
-	// fewer do so in time, a grant fails with a *ReplicasError, and a lease that is not
-	// renewed ends at its old end. It costs a round trip from the primary to its replicas
-	// for each such call. AllReplicas needs Sentinel, with a store that Open made, or
-	// Cluster. Limits and records do not wait. Defaults to NoReplicas.
+	// Replicas is how many replicas must have acknowledged a grant, a renewal, a move or
+	// a downgrade before it counts, so that a promoted replica knows it. If too few do so
+	// in time, a grant fails with a *ReplicasError, and a lease that could not be renewed
+	// ends at its old end. Each such call costs a round trip from the primary to its
+	// replicas. AllReplicas needs Cluster, or Sentinel with a store that Open made.
+	// Limits and records do not wait. Defaults to NoReplicas.
 	Replicas Replicas
 }
 
-// checkTimeout bounds what New asks the server.
+// checkTimeout bounds the checks of New.
 const checkTimeout = 5 * time.Second
 
-// New returns a store over a client of go-redis that the program has: a *redis.Client,
-// alone or behind Sentinel (NewFailoverClient), or a *redis.ClusterClient. The client
-// stays the caller's: Close leaves it open. Hooks of the client see what the store sends,
-// also those that are added later. Package rueidisstore takes a client of rueidis.
+// New returns a store over a go-redis client of the program: a *redis.Client, alone or
+// behind Sentinel (NewFailoverClient), or a *redis.ClusterClient. The client stays the
+// caller's: Close leaves it open. Hooks of the client see the store's commands, also
+// hooks that are added later. Package rueidisstore takes a client of rueidis.
 //
-// Two of the client's settings are overruled for what the store sends: scripts
-// are never sent again after a network error, whatever MaxRetries says, as the
-// first one may have taken effect; and deadlines of contexts are obeyed without
-// ContextTimeoutEnabled.
+// Two settings do not apply to the store's commands. Scripts are never sent again after a
+// network error, for any MaxRetries, because the first one may have taken effect.
+// Deadlines of contexts are obeyed without ContextTimeoutEnabled.
 //
-// ReadTimeout is how long the client waits on a connection that has fallen silent, and
-// DialTimeout how long for a new one: two seconds and one leave a lease time to be
-// renewed. Examine warns of a ReadTimeout of more than five seconds, or none. A context
-// that is cancelled while a server falls silent ends a call within ReadTimeout, and calls
-// after that one at once, and so it may be with Unlock. Without ContextTimeoutEnabled a call
-// whose caller has set a deadline sooner than ReadTimeout costs a goroutine, and so does
-// every call with a ReadTimeout of more than five seconds. Dialer makes the client a little faster.
+// ReadTimeout is how long the client waits on a silent connection, and DialTimeout how
+// long for a new one: two seconds and one second leave time to renew a lease. Examine
+// warns of a ReadTimeout of more than five seconds, or none. If a context is cancelled
+// while a server falls silent, the call ends within ReadTimeout, and so may Unlock; later
+// calls end at once. A call costs a goroutine if its deadline is sooner than ReadTimeout,
+// without ContextTimeoutEnabled, or if ReadTimeout is more than five seconds. Dialer
+// makes the client a little faster.
 //
-// The client does not tell when it connects again: as a node of a Redlock, the store asks
-// the server after each grant whether it has restarted, in one more round trip.
+// The client does not tell when it reconnects: in a Redlock, the store asks the server
+// after each grant whether it has restarted, in one more round trip.
 //
-// It asks the server for its version, role and eviction policy, and fails with
-// *VersionError, *ReplicaError or *EvictionError if locks would not be safe
-// there, with driver.ErrUnavailable if it does not answer within five seconds.
+// New asks the server for its version, role and eviction policy. It fails with
+// *VersionError, *ReplicaError or *EvictionError if locks would not be safe there, and
+// with driver.ErrUnavailable if the server does not answer within five seconds.
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	c, err := over(client)
 	if err != nil {
@@ -142,8 +139,8 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	return Adapt(c, cfg)
 }
 
-// Adapt is New for another client. It is for the adapters in this module, such as
-// package rueidisstore.
+// Adapt is New for another client. It is for the adapters in this module, such as package
+// rueidisstore.
 func Adapt(client wire.Client, cfg Config) (*Store, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), checkTimeout)
 	defer cancel()
@@ -172,7 +169,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 	s.pushes.open = s.subscribe
 	s.batcher.off, s.batcher.one, s.batcher.many = n.cluster, s.single, s.several
 	s.decisions.off, s.decisions.one, s.decisions.many = n.cluster, s.decideOne, s.decideSeveral
-	s.decisions.far = true // they are short: 64 goroutines lose a tenth with fewer
+	s.decisions.far = true // decisions are short: with fewer calls, 64 goroutines lose a tenth
 	s.clock.start()
 	err = client.Primaries(ctx, func(n wire.Node) error { return s.check(ctx, n, cfg) })
 	switch err.(type) {
@@ -184,7 +181,7 @@ func newStore(ctx context.Context, client wire.Client, owned bool, l *life, cfg 
 	return nil, opening(err)
 }
 
-// check looks whether locks are safe on a server.
+// check checks that locks are safe on a server.
 func (s *Store) check(ctx context.Context, n wire.Node, cfg Config) error {
 	if _, err := n.Do(ctx, "PING"); err != nil {
 		return err
@@ -216,8 +213,7 @@ func (s *Store) check(ctx context.Context, n wire.Node, cfg Config) error {
 	return nil
 }
 
-// serverInfo reads INFO. A server that hides it from us is accepted without these
-// checks.
+// serverInfo reads INFO. A server that denies it is accepted without these checks.
 func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
 	v, err := n.Do(ctx, "INFO")
 	if err != nil {
@@ -229,15 +225,15 @@ func serverInfo(ctx context.Context, n wire.Node) (map[string]string, error) {
 	return lines(text(v)), nil
 }
 
-// denied reports whether the server lives but does not let us run a command.
+// denied reports whether the server has answered that the user may not run a command.
 func denied(err error) bool {
 	e, ok := errors.AsType[*wire.ServerError](err)
 	return ok && (e.Code() == "NOPERM" || e.Code() == "ERR")
 }
 
 // Close ends the store. Locks that are held stay until they expire. Close closes the
-// client only if Open made it, and gives calls under way a second to be answered.
-// Further calls fail with driver.ErrClosed.
+// client only if Open made it, and gives calls under way a second to be answered. Later
+// calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -258,8 +254,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// serverClock estimates the server's time, to be shown to people and for
-// nothing else.
+// serverClock estimates the server's time, only for people.
 type serverClock struct {
 	begin  time.Time
 	offset atomic.Int64 // server time at begin, ms
@@ -270,8 +265,8 @@ func (c *serverClock) start() {
 	c.offset.Store(c.begin.UnixMilli())
 }
 
-// observe learns from a number that the server drew from its clock, in µs. As
-// these may be 140 ms slow, a small difference says nothing.
+// observe learns from a number that the server drew from its clock, in µs. The number may
+// be 140 ms slow, so a small difference means nothing.
 func (c *serverClock) observe(micros int64) {
 	offset := micros/1000 - time.Since(c.begin).Milliseconds()
 	if d := offset - c.offset.Load(); d > 500 || d < -500 {
@@ -281,23 +276,19 @@ func (c *serverClock) observe(micros int64) {
 
 func (c *serverClock) millis() int64 { return c.offset.Load() + time.Since(c.begin).Milliseconds() }
 
-// Server says where Redis is, for Open.
+// Server is the address of Redis, for Open.
 type Server struct {
-	// Addrs are host:port pairs: of the server, of the Sentinels, or of
-	// some nodes of the Cluster. A single server may be named by the
-	// absolute path of its unix socket.
+	// Addrs are host:port pairs: of the server, of the Sentinels, or of some nodes of the
+	// Cluster. For a single server it may be the absolute path of its unix socket.
 	Addrs []string
 
-	// Master is the name under which the Sentinels at Addrs know the
-	// primary. Defaults to none: Addrs are servers.
+	// Master is the Sentinels' name of the primary. Defaults to none: Addrs are servers.
 	Master string
 
-	// Cluster says that Addrs are nodes of a Redis Cluster. Defaults to a
-	// single server.
+	// Cluster says that Addrs are nodes of a Redis Cluster. Defaults to a single server.
 	Cluster bool
 
-	// DB is the number of the database, which Cluster does not have.
-	// Defaults to 0.
+	// DB is the number of the database; Cluster has only 0. Defaults to 0.
 	DB int
 
 	// Username and Password log in to the servers; SentinelUsername and
@@ -305,25 +296,24 @@ type Server struct {
 	Username, Password                 string
 	SentinelUsername, SentinelPassword string
 
-	// TLS encrypts the connections to servers and Sentinels. Without a
-	// ServerName, that of each address is verified. Defaults to plain TCP.
+	// TLS encrypts the connections to servers and Sentinels. Without a ServerName, the
+	// name in each address is verified. Defaults to plain TCP.
 	TLS *tls.Config
 }
 
 // Open connects to Redis and returns a store whose Close closes the connections. The
-// store gives up a connection on which no answer comes for two seconds and makes
-// another one, which has one second to answer; both have more where answers usually
-// take long. So leases of ten seconds and more survive a NAT or a load balancer that
-// forgets the store's connections.
+// store gives up a connection that is silent for two seconds and makes another one, which
+// has one second to answer; both times are longer if answers usually take long. So leases
+// of ten seconds and more survive a NAT or a load balancer that forgets the store's
+// connections.
 //
-// A call ends with the deadline of its context. A context that is cancelled while the
-// server falls silent ends the call when its connection is given up, within two seconds,
-// and calls after that one at once.
+// A call ends with the deadline of its context. If a context is cancelled while the
+// server falls silent, the call ends when its connection is given up, within two seconds;
+// later calls end at once.
 //
 // Besides the errors of New it fails with driver.ErrUnavailable if there is no
-// connection; ctx bounds how long it tries. go-redis writes to standard error what it
-// hears of Sentinels, and which connections end in use, unless redis.SetLogger says
-// otherwise.
+// connection; ctx bounds how long it tries. go-redis writes news of Sentinels, and lost
+// connections in use, to standard error, unless redis.SetLogger says otherwise.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return open(ctx, at, newLinks(at), cfg)
 }
@@ -359,7 +349,6 @@ func open(ctx context.Context, at Server, links *links, cfg Config) (*Store, err
 	return s, nil
 }
 
-// client makes the client.
 func (ls *links) client(at Server) redis.UniversalClient {
 	o := redis.UniversalOptions{
 		Addrs:            at.Addrs,
@@ -374,7 +363,7 @@ func (ls *links) client(at Server) redis.UniversalClient {
 		Dialer:    ls.connect,
 		OnConnect: ls.identify(""),
 
-		// links know how long to wait. What links give up is not tried again here.
+		// links has the timeouts. The client must not repeat what links gives up.
 		ContextTimeoutEnabled: true,
 		DialTimeout:           mostDial,
 		DialerRetries:         1,
@@ -389,7 +378,7 @@ func (ls *links) client(at Server) redis.UniversalClient {
 		ReadBufferSize:  1 << 13,
 		WriteBufferSize: 1 << 13,
 
-		// Subscriptions have connections of their own, and nothing is ever cached.
+		// Subscriptions have connections of their own, and no answer is cached.
 		Protocol:                 2,
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// pushes brings what the server publishes to the watchers.
+// pushes passes the server's messages to the watchers.
 type pushes struct {
 	open func(ctx context.Context) // reads the channels until ctx ends
 
-	watchers [16]watcherShard // every attempt watches: one mutex would be in the way
-	started  atomic.Bool      // spares start the mutex
-	refused  atomic.Bool      // the server does not let us read the channels
-	missed   atomic.Int32     // grants found without a message, since the last message
+	watchers [16]watcherShard // sharded because every attempt watches
+	started  atomic.Bool      // saves start the mutex
+	refused  atomic.Bool      // the server denies reading the channels
+	missed   atomic.Int32     // grants found without a message since the last message
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // not nil once started
@@ -33,8 +33,8 @@ type watcherShard struct {
 
 type watcher struct {
 	wake    func(driver.Hint)
-	waiting atomic.Bool // its claim has asked for a position, and is not known to be granted
-	alone   [1]*watcher // this watcher: the slice in byID while no other watches the ID
+	waiting atomic.Bool // its claim has a position, and is not known to be granted
+	alone   [1]*watcher // this watcher: the slice in byID while it is the only one of its ID
 }
 
 // shard has the watchers of an ID. IDs are random.
@@ -46,10 +46,10 @@ func (p *pushes) shard(id string) *watcherShard {
 	return &p.watchers[n%len(p.watchers)]
 }
 
-// Watch calls wake when the server has granted c from the queue and when Break has
-// revoked it. While c waits, Watch also calls wake each time it has connected again to
-// the server, as messages may have been missed. It does not wake holders then: there
-// may be very many, and they find what they missed at their next renewal.
+// Watch implements driver.Watcher. It calls wake when the server has granted c from the
+// queue and when Break has revoked it. While c waits, Watch also calls wake after each
+// reconnection, because messages may have been missed. It does not wake holders then:
+// there may be very many, and the next renewal finds a missed message's cause.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.pushes.start()
 	return s.pushes.add(c.ID, wake)
@@ -82,7 +82,7 @@ func (sh *watcherShard) remove(id string, w *watcher) {
 	}
 	for i, other := range all {
 		if other == w {
-			// A new slice: deliver may be walking the old one.
+			// A new slice: deliver may be reading the old one.
 			sh.byID[id] = append(append([]*watcher(nil), all[:i]...), all[i+1:]...)
 			return
 		}
@@ -90,7 +90,7 @@ func (sh *watcherShard) remove(id string, w *watcher) {
 }
 
 // start opens the connection, once. No caller waits for it: a waiter that is granted
-// before there is a connection finds its grant when it renews its position.
+// earlier finds its grant when it renews its position.
 func (p *pushes) start() {
 	if p.started.Load() {
 		return
@@ -120,7 +120,6 @@ func (p *pushes) close() {
 	}
 }
 
-// deliver wakes the watchers of id.
 func (p *pushes) deliver(id string, h driver.Hint) {
 	sh := p.shard(id)
 	sh.mu.Lock()
@@ -134,15 +133,14 @@ func (p *pushes) deliver(id string, h driver.Hint) {
 	}
 }
 
-// deafAfter is how many grants in a row must be missed before the store expects no
-// messages of grants.
+// deafAfter is the number of grants in a row without a message after which the store
+// expects none.
 const deafAfter = 3
 
-// deaf reports whether no messages of grants arrive: this user, or the users of other
-// programs, may have no rights to the channels. Then waiters have to look often.
+// deaf reports whether messages of grants do not arrive: this user, or the users of other
+// programs, may lack the rights to the channels. Then waiters have to poll often.
 func (p *pushes) deaf() bool { return p.refused.Load() || p.missed.Load() >= deafAfter }
 
-// waits notes whether a claim waits for a grant.
 func (p *pushes) waits(id string, waiting bool) {
 	sh := p.shard(id)
 	sh.mu.Lock()
@@ -152,7 +150,6 @@ func (p *pushes) waits(id string, waiting bool) {
 	}
 }
 
-// wakeWaiters tells all waiters to look again.
 func (p *pushes) wakeWaiters() {
 	var all []*watcher
 	for i := range p.watchers {
@@ -170,8 +167,7 @@ func (p *pushes) wakeWaiters() {
 	}
 }
 
-// subscribe reads the channels until ctx ends, on one connection after the
-// other.
+// subscribe reads the channels until ctx ends, on one connection after the other.
 func (s *Store) subscribe(ctx context.Context) {
 	pause := minPause
 	for ctx.Err() == nil {
@@ -190,7 +186,7 @@ func (s *Store) subscribe(ctx context.Context) {
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause/2 + rand.N(pause/2)): // not all processes at once
+		case <-time.After(pause/2 + rand.N(pause/2)): // jitter, so that processes do not reconnect at once
 		}
 		pause = min(2*pause, max(pause, maxPause))
 	}
@@ -200,12 +196,12 @@ const (
 	minPause = 20 * time.Millisecond
 	maxPause = 2 * time.Second
 
-	// refusedPause passes before we ask again for rights that we did not have.
+	// refusedPause passes before another try after a denial.
 	refusedPause = 20 * time.Second
 )
 
-// receive reads a message: "g", ID, token and ms of a grant, or "l" and the ID
-// of a claim that was lost.
+// receive parses a message: "g", ID, token and ms of a grant, or "l" and the ID of a lost
+// claim.
 func (s *Store) receive(message string) {
 	parts := strings.Split(message, "\t")
 	switch {
@@ -213,8 +209,8 @@ func (s *Store) receive(message string) {
 		s.pushes.missed.Store(0)
 		token, ms := number(parts[2]), number(parts[3])
 		if token > 0 && ms > 0 && s.replicas.want != NoReplicas {
-			// The replicas may not know it yet: the waiter asks with a call that they
-			// acknowledge.
+			// The replicas may not have the grant yet. The waiter's next request waits
+			// for their acknowledgement.
 			s.pushes.deliver(parts[1], driver.Hint{})
 		} else if token > 0 && ms > 0 {
 			s.pushes.deliver(parts[1], driver.Hint{Granted: true, Grant: grant(token, time.Duration(ms)*time.Millisecond)})

@@ -1,5 +1,4 @@
-// Package rueidisstore makes a redisstore from a client of rueidis, for programs that
-// have one.
+// Package rueidisstore makes a redisstore over a rueidis client of the program.
 package rueidisstore
 
 import (
@@ -20,24 +19,23 @@ import (
 // Sentinel or Cluster. The client stays the caller's: Close leaves it open.
 //
 // The client may have several connections, on which a later request could overtake an
-// attempt for the same lock that was abandoned. So the store holds the later request
-// back until the attempt is answered, which costs a goroutine for each request whose
-// context can end.
+// abandoned attempt for the same lock. So the store delays the later request until the
+// attempt is answered, which costs a goroutine for each request whose context can end.
 //
-// When a NAT or a load balancer has forgotten a connection, rueidis waits eleven
-// seconds for an answer on it before it makes another one, and five seconds for a new
-// connection. Meanwhile no lease is renewed. Set ClientOption.ConnWriteTimeout to two
-// seconds and Dialer.Timeout to one. The store obeys contexts in any case.
+// When a NAT or a load balancer has forgotten a connection, rueidis waits eleven seconds
+// on it before it makes another one, which takes up to five seconds. Meanwhile no lease
+// is renewed. Set ClientOption.ConnWriteTimeout to two seconds and Dialer.Timeout to one.
+// The store obeys contexts in any case.
 //
-// After a fail-over behind one name rueidis keeps a connection to the old primary, which only
-// reads, unless ClientOption.ConnLifetime ends it. redisstore.Open's client and go-redis
-// leave it.
+// After a failover behind one name rueidis keeps a connection to the old primary, which
+// only reads, unless ClientOption.ConnLifetime ends it. redisstore.Open and go-redis drop
+// it.
 func New(client rueidis.Client, cfg redisstore.Config) (*redisstore.Store, error) {
 	return redisstore.Adapt(&adapter{c: client}, cfg)
 }
 
-// adapter is a wire.Client. rueidis never sends a script twice: only commands that it
-// knows to be read-only are retried.
+// adapter is a wire.Client. rueidis never sends a script twice: it only retries commands
+// that it knows to be read-only.
 type adapter struct {
 	c     rueidis.Client
 	order wire.Order
@@ -57,8 +55,8 @@ func (a *adapter) Run(ctx context.Context, call wire.Call) (any, error) {
 	return r.Value, r.Err
 }
 
-// RunAll makes each call by itself in Cluster: several in one are answered when the last
-// node has answered, and a node that hangs never does.
+// RunAll makes each call by itself in Cluster: one call for several nodes would wait for
+// a node that hangs.
 func (a *adapter) RunAll(ctx context.Context, calls []wire.Call) []wire.Result {
 	if !a.Cluster() {
 		return a.multi(ctx, calls)
@@ -111,20 +109,20 @@ func (a *adapter) Primaries(ctx context.Context, f func(wire.Node) error) error 
 	return nil
 }
 
-// Subscribe uses a connection of its own: on one that carries commands, a burst of
-// messages would delay answers.
+// Subscribe uses a connection of its own: on one with commands, a burst of messages would
+// delay answers.
 func (a *adapter) Subscribe(ctx context.Context, channels []string, ready func(), message func(string)) error {
 	c := a.c
-	if a.Cluster() { // any node will do; another one after each loss, as maps are walked in random order
+	if a.Cluster() { // any node will do; another one after each loss, because the order of a map is random
 		for _, c = range a.c.Nodes() {
 			break
 		}
 	}
 	d, giveBack := c.Dedicate()
-	// A connection that works is closed, not returned to the client: the client would
-	// clean it first, and panics if a server that is busy with a script refuses that. A
-	// lost connection is returned: to close it takes up to a second, in which no waiter
-	// would be woken.
+	// A working connection is closed, not returned to the client: the client would clean
+	// it first, and panics if a server that is busy with a script refuses that. A lost
+	// connection is returned: closing it takes up to a second, in which no waiter would
+	// be woken.
 	end := d.Close
 	defer func() { end() }()
 	lost := d.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { message(m.Message) }})
@@ -146,7 +144,7 @@ func (a *adapter) Subscribe(ctx context.Context, channels []string, ready func()
 
 func (a *adapter) Cluster() bool          { return a.c.Mode() == rueidis.ClientModeCluster }
 func (a *adapter) FollowsPrimary() bool   { return a.c.Mode() != rueidis.ClientModeStandalone }
-func (a *adapter) Silence() time.Duration { return 0 } // it does not tell
+func (a *adapter) Silence() time.Duration { return 0 } // unknown
 func (a *adapter) Close()                 { a.c.Close() }
 
 type node struct {
@@ -183,7 +181,7 @@ func (a *adapter) translate(err error) error {
 	switch {
 	case ok && op.Op == "dial", errors.Is(err, rueidis.ErrNoAddr), errors.Is(err, rueidis.ErrNoSlot):
 		return wire.NotSent(err)
-	case errors.Is(err, rueidis.ErrClosing) && !a.FollowsPrimary(): // else a client closes the connections to an old primary
+	case errors.Is(err, rueidis.ErrClosing) && !a.FollowsPrimary(): // else a client has closed the connections to an old primary
 		return driver.ErrClosed
 	}
 	return err

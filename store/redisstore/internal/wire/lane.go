@@ -9,27 +9,25 @@ import (
 	"github.com/batonhq/baton/internal/settling"
 )
 
-// A Lane runs calls on their callers' goroutines, which spares a goroutine and two
-// switches for each call. A caller cannot leave a call there when its context is
+// A Lane runs calls on their callers' goroutines, which saves a goroutine and two
+// switches for each call. A caller cannot leave such a call when its context is
 // cancelled: the call ends with its deadline, by the client's own timeouts, or by its
-// answer. So after a call that was not answered the calls run on goroutines of their
-// own, which their callers leave when they wish, until one of them is answered, and for
-// at least a second: where callers give up sooner than the server answers, each call here
-// would cost a connection.
-//
-// The zero Lane is ready for use.
+// answer. So after a call without an answer, calls run on goroutines of their own, which
+// their callers can leave, until one of them is answered, and for at least a second.
+// Otherwise, with callers that give up sooner than the server answers, each call would
+// cost a connection.
 type Lane struct {
 	Order
 
-	// troubles counts the calls that were not answered; over is how many of these came
-	// before a call that was answered.
+	// troubles counts the calls without an answer; over is how many of them came before a
+	// call that was answered.
 	troubles, over atomic.Uint64
-	last           settling.Mark // of the last one
+	last           settling.Mark // set by the last of them
 }
 
-// Run runs f for the call c: here if obeys says that f ends with the deadline of ctx, and
-// if nothing is known that may make it hang. It tells f whether it runs apart from its
-// caller.
+// Run runs f for the call c: on this goroutine if obeys says that f ends with the
+// deadline of ctx, and if calls are not known to hang. apart tells f that it runs on
+// another goroutine.
 func (l *Lane) Run(ctx context.Context, c Call, obeys bool, f func(apart bool) Result) Result {
 	if err := ctx.Err(); err != nil {
 		return Result{Err: NotSent(err)}
@@ -60,8 +58,7 @@ func (l *Lane) trouble() {
 	l.troubles.Add(1)
 }
 
-// calm reports whether nothing is known that may make a call hang, and no call that
-// was abandoned may be under way.
+// calm reports whether calls are not known to hang and no abandoned call is under way.
 func (l *Lane) calm() bool {
 	return l.troubles.Load() == l.over.Load() && !l.Late() && !l.last.Recent()
 }
@@ -77,7 +74,7 @@ func (l *Lane) settle(troubles uint64) {
 }
 
 // ended is the error of a context that has ended, or whose deadline has passed: a
-// connection may notice that first.
+// connection may notice that before the context.
 func ended(ctx context.Context) error {
 	if end, dated := ctx.Deadline(); dated && !time.Now().Before(end) {
 		return context.DeadlineExceeded

@@ -6,21 +6,20 @@ import (
 	"sync/atomic"
 )
 
-// An Order keeps the calls of a client with several connections in order where it
-// matters: after a call that was abandoned it sends no call with one of the same locks
-// before that one has ended. Otherwise a clean-up might overtake that call on another
-// connection, and find nothing yet. The zero Order is ready for use.
+// An Order delays calls of a client with several connections behind abandoned calls for
+// the same locks. Otherwise a clean-up could overtake an abandoned call on another
+// connection, and would find nothing yet. The zero Order is ready for use.
 type Order struct {
 	mu    sync.Mutex
-	late  map[string]chan struct{} // by lock, calls that were abandoned; closed when they ended
+	late  map[string]chan struct{} // abandoned calls by lock; closed when they ended
 	known atomic.Int32             // len(late)
 }
 
-// Late reports whether a call that was abandoned may be under way.
+// Late reports whether an abandoned call may be under way.
 func (o *Order) Late() bool { return o.known.Load() > 0 }
 
-// Run runs f for the call c and stops waiting for it when ctx ends. It does not stop f
-// then: whether f goes on and for how long is for f to say.
+// Run runs f for the call c and stops waiting for it when ctx ends. f continues then, as
+// long as it likes.
 func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	if !c.Loose {
 		if err := o.await(ctx, c.locks()); err != nil {
@@ -48,8 +47,8 @@ func (o *Order) Run(ctx context.Context, c Call, f func() Result) Result {
 	}
 }
 
-// Obey runs f, which answers n calls, and stops waiting for it when ctx ends. What f does
-// goes on, and ends by the client's own timeouts.
+// Obey runs f, which answers n calls, and stops waiting for it when ctx ends. f then ends
+// by the client's own timeouts.
 func Obey(ctx context.Context, n int, f func(context.Context) []Result) []Result {
 	fail := func(err error) []Result {
 		out := make([]Result, n)
@@ -74,7 +73,7 @@ func Obey(ctx context.Context, n int, f func(context.Context) []Result) []Result
 	}
 }
 
-// await returns when no abandoned call with one of these locks is under way.
+// await returns when no abandoned call for one of these locks is under way.
 func (o *Order) await(ctx context.Context, locks []string) error {
 	for {
 		var ended chan struct{}
@@ -94,14 +93,14 @@ func (o *Order) await(ctx context.Context, locks []string) error {
 	}
 }
 
-// Abandon notes a call that was abandoned, until done is closed: then it has ended.
+// Abandon notes an abandoned call until done is closed, at its end.
 func (o *Order) Abandon(c Call, done <-chan struct{}) {
 	if c.Loose {
 		return
 	}
 	locks := c.locks()
 	ended := make(chan struct{})
-	before := make([]chan struct{}, len(locks)) // sent at the same time as this one, and abandoned first
+	before := make([]chan struct{}, len(locks)) // abandoned calls that were sent before or with this one
 	o.mu.Lock()
 	if o.late == nil {
 		o.late = map[string]chan struct{}{}
@@ -114,7 +113,7 @@ func (o *Order) Abandon(c Call, done <-chan struct{}) {
 	go func() {
 		<-done
 		for _, b := range before {
-			if b != nil && b != ended { // one lock may be named twice
+			if b != nil && b != ended { // c may name one lock twice
 				<-b
 			}
 		}

@@ -1,5 +1,4 @@
-// Package wire is the little that redisstore needs of a Redis client, so that
-// it works with any.
+// Package wire is the interface between redisstore and a Redis client.
 package wire
 
 import (
@@ -12,15 +11,14 @@ import (
 	"time"
 )
 
-// A Script is Lua that runs on the server.
 type Script struct {
 	Name string
 
 	made func() (text, sha string)
 }
 
-// NewScript names a script, whose text is read when it is needed: a program that only links
-// the store starts without it.
+// NewScript makes a Script. The text is read at its first use, so a program that only
+// links the store starts without it.
 func NewScript(name string, read func() string) *Script {
 	return &Script{name, sync.OnceValues(func() (text, sha string) {
 		text = read()
@@ -29,50 +27,48 @@ func NewScript(name string, read func() string) *Script {
 	})}
 }
 
-// Text is what the server runs.
 func (s *Script) Text() string {
 	text, _ := s.made()
 	return text
 }
 
-// SHA is the digest by which servers know the text.
+// SHA is the digest of the text for EVALSHA.
 func (s *Script) SHA() string {
 	_, sha := s.made()
 	return sha
 }
 
-// A Call is one run of a script. All keys are of one slot in Cluster.
+// A Call is one run of a script. In Cluster all keys share a slot.
 type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []string
 	Full   bool // send the text: the server does not know the digest
-	Loose  bool // it may overtake other calls, and they may overtake it
+	Loose  bool // the order of this and other calls does not matter
 
-	// Locks are the keys for which calls keep their order; nil: the first of Keys.
+	// Locks are the keys whose calls keep their order; nil: the first of Keys.
 	Locks []string
 
-	Acks *Acks // if not nil, the client asks for them behind the call and sets what was said
+	Acks *Acks // if not nil, the client asks for them after the call and sets the answers
 }
 
-// Acks are what a primary says of its replicas right after a call. The client asks on the
-// connection of the call.
+// Acks are what a primary says of its replicas right after a call, on the connection of
+// the call.
 type Acks struct {
-	Await  func(node string) int  // how many replicas the primary is to wait for; node is its address in Cluster, else ""
-	Lacks  func(*Acks) bool       // whether to wait for one more: those that have acknowledged may be others than needed
-	Within time.Duration          // for how long at most
+	Await  func(node string) int  // how many replicas the primary must wait for; node is its address in Cluster, else ""
+	Lacks  func(*Acks) bool       // whether to wait for one more: others than the required ones may have acknowledged
+	Within time.Duration          // the longest wait
 	Who    bool                   // ask for Server, too
 	Nodes  func(node string) bool // whether to ask for Cluster, too; nil: no
 
 	Node     string
 	Server   string           // run_id
-	Offset   int64            // in the stream of replication: the call's own, or a later one
+	Offset   int64            // in the replication stream: of the call, or later
 	Replicas map[string]int64 // the offsets that replicas have acknowledged, by their addresses
 	Cluster  string           // CLUSTER NODES
-	Err      error            // what kept the primary from saying all that
+	Err      error            // why some of these are missing
 }
 
-// Answered sets what was said.
 func (a *Acks) Answered(said Acks) {
 	a.Node, a.Server, a.Offset, a.Replicas, a.Cluster, a.Err = said.Node, said.Server, said.Offset, said.Replicas, said.Cluster, said.Err
 }
@@ -83,7 +79,7 @@ func (a *Acks) Late(addr string) bool {
 	return !connected || offset < a.Offset
 }
 
-// Acknowledged is how many replicas have acknowledged the call.
+// Acknowledged is the number of replicas that have acknowledged the call.
 func (a *Acks) Acknowledged() (n int) {
 	for addr := range a.Replicas {
 		if !a.Late(addr) {
@@ -106,50 +102,48 @@ type Result struct {
 	Err   error
 }
 
-// Client is a connection pool to Redis. Answers are int64, string, nil or []any
-// of these. Errors are a *ServerError, or wrap ErrNotSent or a context error,
-// or come from the network after the request may have left.
+// Client is a connection pool to Redis. Answers are int64, string, nil or []any of these.
+// An error is a *ServerError, wraps ErrNotSent or a context error, or comes from the
+// network after the request may have been sent.
 //
-// A Client obeys contexts and never sends a script twice, except after a
-// MOVED or ASK, as these had no effect.
+// A Client obeys contexts. It never sends a script twice, except after a MOVED or ASK,
+// which had no effect.
 type Client interface {
-	// Run runs one script. Unless the call is Loose, it runs after every earlier call
-	// of Run that is not Loose and has one of the same Locks, also after one that was
-	// abandoned when its context ended.
+	// Run runs one script. Unless the call is Loose, it runs after every earlier call of
+	// Run that is not Loose and shares one of its Locks, even an abandoned one.
 	Run(ctx context.Context, c Call) (any, error)
 
-	// RunAll runs scripts independently of each other, pipelined where they go to the
-	// same server, and with their text if that server does not know them. A server that
-	// does not answer spoils no answer of another.
+	// RunAll runs independent scripts, pipelined for each server, and with their text if
+	// that server does not know them. A server without an answer does not affect the
+	// answers of others.
 	RunAll(ctx context.Context, calls []Call) []Result
 
-	// Primaries calls f for every server that accepts writes, one after
-	// the other, until it fails.
+	// Primaries calls f for every server that accepts writes, one after the other, until
+	// f fails.
 	Primaries(ctx context.Context, f func(Node) error) error
 
 	// Subscribe reads channels on a connection of its own. It calls ready each time the
-	// subscription is active, also after a reconnection, and message for each message,
-	// from one goroutine. It returns when the connection is lost or ctx ends, never
-	// nil.
+	// subscription becomes active, also after a reconnection, and message for each
+	// message, on one goroutine. It returns when the connection is lost or ctx ends,
+	// never nil.
 	Subscribe(ctx context.Context, channels []string, ready func(), message func(text string)) error
 
 	// Cluster reports whether keys are spread over slots.
 	Cluster() bool
 
-	// FollowsPrimary reports whether the client finds the primary by
-	// itself, so that a replica is only a passing state.
+	// FollowsPrimary reports whether the client finds the primary by itself, so that a
+	// replica is only a passing state.
 	FollowsPrimary() bool
 
-	// Silence is how long the client waits on a connection on which nothing
-	// comes back, before it makes another one: 0 if that is not known, and
-	// Endless if it does so for ever.
+	// Silence is how long the client waits on a silent connection before it makes another
+	// one: 0 if unknown, Endless if for ever.
 	Silence() time.Duration
 
-	// Close closes what is behind the client.
+	// Close closes the client's connections.
 	Close()
 }
 
-// Endless is a Silence that no client ends.
+// Endless is the Silence of a client that never gives up.
 const Endless time.Duration = -1
 
 // Node runs plain commands on one server.
@@ -158,11 +152,10 @@ type Node interface {
 	DoAll(ctx context.Context, commands [][]string) []Result
 }
 
-// ErrNotSent marks errors after which the server has certainly not seen the
-// request.
+// ErrNotSent says that the server has certainly not received the request.
 var ErrNotSent = errors.New("not sent")
 
-// NotSent marks err, and leaves its text.
+// NotSent makes err an ErrNotSent with the same text.
 func NotSent(err error) error { return notSent{err} }
 
 type notSent struct{ error }
@@ -175,8 +168,8 @@ type ServerError struct{ Text string }
 
 func (e *ServerError) Error() string { return e.Text }
 
-// Code is the error's first word: "READONLY". Redis 6.2 puts before it where in a script it
-// arose, and has no such word for a command that the user may not run.
+// Code is the error's first word: "READONLY". In Redis 6.2 an error of a script has a
+// position before it, and the denial of a command has no such word.
 func (e *ServerError) Code() string {
 	text := e.Text
 	if _, inside, ok := strings.Cut(text, "@user_script: "); ok {
@@ -191,7 +184,7 @@ func (e *ServerError) Code() string {
 	return code
 }
 
-// Answered reports whether err is none, or what a server answered.
+// Answered reports whether err is nil or an answer of a server.
 func Answered(err error) bool {
 	if err == nil {
 		return true
@@ -206,7 +199,7 @@ func IsNoScript(err error) bool {
 	return errors.As(err, &e) && e.Code() == "NOSCRIPT"
 }
 
-// WithText runs calls, and with their text those that the server did not know.
+// WithText runs calls, and again with their text those that the server did not know.
 func WithText(calls []Call, run func([]Call) []Result) []Result {
 	results := run(calls)
 	var again []Call

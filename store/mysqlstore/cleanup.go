@@ -9,16 +9,16 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// sweepPage is how many keys a step of the sweep looks at, besides twice as
-// many as were made since the last one.
+// sweepPage is the number of keys in a step of the sweep, besides twice the number of
+// keys made since the last step.
 const sweepPage = 1000
 
-// sweepList is how many of them one statement names, however long they are.
+// sweepList is the greatest number of keys in one statement.
 const sweepList = 200
 
 // sweep removes the rows of keys that were not used for a while, a page at a time. It
-// need not keep a floor for their tokens: new ones start from the server's clock, and a
-// row is removed only when that clock has been past its counter for as long.
+// keeps no floor for their tokens: new ones start from the server's clock, and a row is
+// removed only when that clock has been past its counter for as long.
 func (s *Store) sweep() {
 	after, afterLimit := "", ""
 	for {
@@ -33,7 +33,7 @@ func (s *Store) sweep() {
 		case <-t.C:
 		}
 		if s.used.Swap(false) {
-			// What fails is tried again, from the page that failed.
+			// A page that failed is repeated.
 			after, _ = around(s.life, after, sweepPage+2*int(s.inserted.Swap(0)), s.sweepStep)
 			afterLimit, _ = around(s.life, afterLimit, sweepPage+2*int(s.changed.Swap(0)), s.sweepLimits)
 			if early || s.kept.Load() {
@@ -43,16 +43,16 @@ func (s *Store) sweep() {
 	}
 }
 
-// sweepEarly starts a sweep at the first key that a program uses: together, many
-// programs that run for a moment come to all keys.
+// sweepEarly starts a sweep at the first key that a program uses, so that many
+// short-lived programs together reach all keys.
 func (s *Store) sweepEarly(key string) {
 	if s.early.Load() && s.early.Swap(false) {
 		s.kick <- key
 	}
 }
 
-// around makes a step, and if that came to the end, another one from the beginning. It
-// returns where to go on.
+// around makes a step, and after the last page another one from the beginning. It returns
+// where to continue.
 func around(ctx context.Context, after string, n int, step func(context.Context, string, int) (string, error)) (string, error) {
 	last, err := step(ctx, after, n)
 	if err == nil && last == "" && after != "" {
@@ -61,8 +61,8 @@ func around(ctx context.Context, after string, n int, step func(context.Context,
 	return last, err
 }
 
-// sweepStep looks at the next n keys and returns where it ended, "" if that is the end
-// of the table, and with an error the beginning of the page that failed.
+// sweepStep looks at the next n keys and returns where it ended: "" at the end of the
+// table, and with an error the beginning of the page that failed.
 func (s *Store) sweepStep(ctx context.Context, after string, n int) (string, error) {
 	for n > 0 {
 		page := min(n, sweepList)
@@ -86,20 +86,20 @@ func (s *Store) sweepSome(ctx context.Context, after string, page int) (last str
 		return "", err
 	}
 	for _, key := range dead {
-		// Perhaps all its waiters have died.
+		// All its waiters may have died.
 		err := s.do(ctx, key, false, func(t *tx) error { return sqlstore.Serve(t, key, &t.fx) })
 		if err != nil && ctx.Err() != nil {
 			return "", err
 		}
-		// Else a transaction has perhaps locked the row for long: the keys behind it do not
+		// Otherwise a transaction may have locked the row for long: later keys do not
 		// wait for that.
 	}
 	return last, nil
 }
 
-// sweepIdle removes rows of one page and returns the keys of those that were not used
-// for as long but that may have waiters. It reads the page without locking it: renewals
-// skip rows that are locked, and would have to ask again for each.
+// sweepIdle removes unused rows of one page and returns the keys of unused rows that may
+// have waiters. It reads the page without locks: renewals skip locked rows, and would
+// have to ask again for each.
 func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last string, dead []string, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 	}
 	var second []statement
 	if idle.text != nil {
-		// A sweep that waited for a row while it holds other rows could deadlock.
+		// A sweep that waited for a row while it holds others could deadlock.
 		var locked list
 		err := ses.run(ctx, statement{
 			words("SELECT k FROM baton_lock FORCE INDEX (PRIMARY) WHERE k IN (", idle.String(), ") AND busy=0 AND ", unused, " ORDER BY k FOR UPDATE SKIP LOCKED"),
@@ -148,8 +148,8 @@ func (s *Store) sweepIdle(ctx context.Context, after string, page int) (last str
 			return "", nil, err
 		}
 		if locked.text != nil {
-			// Without the index the server reads a small table as a whole, and waits for
-			// rows that other transactions have locked.
+			// Without the index the server reads all of a small table, and waits for rows
+			// that other transactions have locked.
 			second = append(second, exec(words("DELETE l FROM baton_lock l FORCE INDEX (PRIMARY) WHERE k IN (", locked.String(), ") AND busy=0 AND ", unused)))
 		}
 	}

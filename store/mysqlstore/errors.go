@@ -25,15 +25,15 @@ const (
 
 	erInTransaction = 1568
 
-	erOption              = 1290 // an option of the server forbids it, as read_only does
+	erOption              = 1290 // an option of the server, such as read_only, forbids it
 	erReadOnlyTransaction = 1792
 	erReadOnly            = 1836
 )
 
-// harmless are the errors by which a server refuses a statement, or undoes it,
-// before it had any effect. Other errors, such as a connection that was killed or a
-// commit that failed, may come after it. So may 3101, by which a member of a replication
-// group undoes a commit: one that leaves the group says so of what the others have done.
+// harmless are the errors with which a server refuses or undoes a statement without
+// effect. Other errors, such as a killed connection or a failed commit, may come after an
+// effect. So may 3101, with which a member of a replication group undoes a commit: a
+// member that leaves the group also reports it for commits of others.
 var harmless = map[uint16]bool{
 	1020: true, // the row has changed since the transaction's snapshot
 	1021: true, // disk full
@@ -78,22 +78,20 @@ func number(err error) uint16 {
 	return 0
 }
 
-// uncertain reports whether the statement that failed with err may have had an
-// effect all the same.
+// uncertain reports whether a statement that failed with err may have had an effect.
 func uncertain(err error) bool {
 	if n := number(err); n != 0 {
 		return !harmless[n]
 	}
 	if errors.Is(err, sqldriver.ErrBadConn) {
-		return false // the client library says so only of what was not sent
+		return false // the client library returns it only before sending
 	}
 	e, ok := errors.AsType[*net.OpError](err)
 	return !ok || e.Op != "dial"
 }
 
-// failure maps the error of a request to one of package driver.
 func failure(err error, unsure bool) error {
-	if errors.Is(err, driver.ErrClosed) || strings.HasSuffix(err.Error(), "sql: database is closed") { // which has no name
+	if errors.Is(err, driver.ErrClosed) || strings.HasSuffix(err.Error(), "sql: database is closed") { // the error has no variable
 		return driver.ErrClosed
 	}
 	if e, ok := errors.AsType[*mysql.MySQLError](err); ok {
@@ -123,8 +121,8 @@ func failure(err error, unsure bool) error {
 	return fmt.Errorf("mysql: %w: %w", outcome, err)
 }
 
-// failure is failure, and has connections closed that lead to a server which only reads:
-// after a fail-over the address may lead to the new primary.
+// failure is the function failure. It also drops the connections to a server that only
+// reads: after a failover the address may lead to the new primary.
 func (s *Store) failure(err error, unsure bool) error {
 	if n := number(err); n == erOption || n == erReadOnlyTransaction || n == erReadOnly {
 		s.moved.TrySet()
@@ -135,7 +133,7 @@ func (s *Store) failure(err error, unsure bool) error {
 // ErrVersion says that the server is too old.
 var ErrVersion = errors.New("the server is too old: MariaDB 10.6.0 or MySQL 8.0.1 is needed")
 
-// refusal is the error of a server on which locks would not work.
+// refusal is the error about a server on which locks would not work.
 type refusal struct {
 	finding driver.Finding
 	err     error

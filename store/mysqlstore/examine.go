@@ -14,9 +14,9 @@ import (
 
 func isMariaDB(version string) bool { return strings.Contains(strings.ToLower(version), "mariadb") }
 
-// judgeVersion looks for a server that cannot skip locked rows.
+// judgeVersion finds a server that cannot skip locked rows.
 func judgeVersion(version string) (all findings.Table) {
-	number := strings.TrimPrefix(version, "5.5.5-") // MariaDB says so to clients that are afraid of two digits
+	number := strings.TrimPrefix(version, "5.5.5-") // MariaDB's prefix for old clients
 	old := findings.Older(version, 8, 0, 1)
 	if isMariaDB(version) {
 		old = findings.Older(number, 10, 6, 0)
@@ -91,8 +91,8 @@ func (s *Store) examine(ctx context.Context) (all findings.Table, err error) {
 	return all, nil
 }
 
-// denied are our tables that the user may not read and write. Rights come from many
-// places, so denied tries them, on no row.
+// denied are the store's tables that the user may not read and write. Rights come from
+// many places, so denied tries them, on no row.
 func (s *Store) denied(ctx context.Context) (denied []string, err error) {
 	for _, table := range tables {
 		for _, try := range []string{"INSERT INTO t SELECT * FROM t WHERE FALSE", "UPDATE t SET k=k WHERE FALSE", "DELETE FROM t WHERE FALSE"} {
@@ -108,8 +108,8 @@ func (s *Store) denied(ctx context.Context) (denied []string, err error) {
 	return denied, nil
 }
 
-// variables are the settings that matter, in lower case, and how many
-// connections there are. Those that a server does not have are missing.
+// variables are the relevant settings, in lower case, and the number of connections.
+// Settings that a server does not have are missing.
 func (s *Store) variables(ctx context.Context) (map[string]string, error) {
 	v := make(map[string]string)
 	for _, q := range []string{
@@ -140,7 +140,7 @@ func (s *Store) variables(ctx context.Context) (map[string]string, error) {
 
 func on(value string) bool { return value == "on" || value == "1" }
 
-// judge says what is wrong with the settings of a server.
+// judge returns the findings about the settings.
 func judge(v map[string]string) findings.Table {
 	const unsafe, slow, note = driver.Unsafe, driver.Slow, driver.Note
 	all := judgeVersion(v["version"])

@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// listPage is how many keys List reads at once.
+// listPage is the number of keys in one read of List.
 const listPage = 100
 
 // Inspect implements driver.Inspector.
@@ -36,8 +36,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	})
 }
 
-// Break implements driver.Inspector. It wakes holders of this process that watch;
-// holders of other processes learn of it by their next renewal.
+// Break implements driver.Inspector. It wakes watching holders of this process; holders
+// of other processes notice at their next renewal.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
@@ -55,8 +55,8 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended 
 	return n, nil
 }
 
-// infos reads keys and their claims as they are at one moment. last is the
-// last key if there may be more.
+// infos reads keys and their claims in one snapshot. last is the last key if there may be
+// more.
 func (s *Store) infos(ctx context.Context, where string, limit int) (infos []driver.KeyInfo, last string, err error) {
 	if err := s.ready(ctx); err != nil {
 		return nil, "", err

@@ -20,19 +20,19 @@ var (
 )
 
 // records and overrides implement driver.Records, driver.RecordLister and
-// limits.Overrider, by the server's clock. What was changed is durable before it is
-// answered, as locks are. A fail-over to a replica that lags may forget a record: then the
-// operation can happen again.
+// limits.Overrider, by the server's clock. A change is durable before it is answered, as
+// locks are. A failover to a replica that lags may lose a record: then the operation can
+// run again.
 //
-// What only looks locks nothing. InnoDB may show what is being committed a moment before it
-// is on the disk: a crash of the server in that moment undoes an outcome that FindRecord
-// may have returned, but FinishAttempt has not yet.
+// Reads lock nothing. InnoDB may show a commit a moment before it is on the disk: a crash
+// of the server in that moment undoes an outcome that FindRecord may have returned, but
+// FinishAttempt has not yet.
 type (
 	records   = kept.Records
 	overrides = kept.Overrides
 )
 
-// textLeft is how much longer a text is kept.
+// textLeft is the rest of the time for which a text is kept.
 const textLeft = "TIMESTAMPDIFF(MICROSECOND,UTC_TIMESTAMP(6),until)"
 
 // swapText takes one round trip on a Store from Open.
@@ -59,8 +59,8 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 		return is, is.Text == "", err
 	}
 	s.sweepEarly(key)
-	// The row is locked first, by a statement of its own, so that the next one reads the clock
-	// after that. If it is missing it is made, so that two that add it wait for each other.
+	// A statement of its own locks the row, so that the next one reads the clock after
+	// that. It makes a missing row, so that two that add it wait for each other.
 	lock := statement{
 		words("SELECT k FROM baton_kept WHERE ", where, " FOR UPDATE"),
 		func(rows *sql.Rows) error { return rows.Scan(new(string)) },
@@ -125,25 +125,24 @@ func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) ite
 	})
 }
 
-// inOne runs statements in a transaction of their own, on a Store from Open in one
-// round trip. unsure says that it may have been committed in spite of the error.
+// inOne runs statements in one transaction, on a Store from Open in one round trip.
+// unsure says that they may have been committed in spite of the error.
 func (s *Store) inOne(ctx context.Context, all ...statement) (unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
 		return false, err
 	}
-	defer ses.close() // which undoes what was not committed
+	defer ses.close() // undoes what was not committed
 	return ses.commit(ctx, append(ses.beginning(), all...)...)
 }
 
-// sweepTexts removes expired texts. It skips those that a transaction
-// has locked.
+// sweepTexts removes expired texts. It skips those that a transaction has locked.
 func (s *Store) sweepTexts(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for more := true; more; {
 		old, err := s.sweepSomeTexts(ctx)
-		more = err == nil && old == sweepList // what fails is tried again later
+		more = err == nil && old == sweepList // after a failure a later sweep tries again
 	}
 }
 
@@ -168,8 +167,8 @@ func (s *Store) sweepSomeTexts(ctx context.Context) (n int, err error) {
 		return 0, err
 	}
 	// The clock may have been set back since the first statement began. Without the
-	// index, and this condition, the server reads a small table as a whole, and waits
-	// for rows that other transactions have locked.
+	// index, and this condition, the server reads all of a small table, and waits for
+	// rows that other transactions have locked.
 	remove := exec("DELETE r FROM baton_kept r FORCE INDEX (PRIMARY) WHERE k IN (" + old.String() + ") AND until<=UTC_TIMESTAMP(6)")
 	if err := ses.run(ctx, remove, exec(toCommit), exec(restore)); err != nil {
 		return 0, err

@@ -13,22 +13,20 @@ import (
 
 var _ limits.Store = (*Store)(nil)
 
-// limitWorkers bounds how many transactions about limits a process has at a time. What
-// comes meanwhile is decided in the next ones.
+// limitWorkers bounds the concurrent transactions about limits of a process. Requests
+// that come meanwhile share the next ones.
 const limitWorkers = 4
 
-// Take implements limits.Store. The clock is the server's, read when the rows
-// are locked.
+// Take implements limits.Store. The clock is the server's, read when the rows are locked.
 //
 // A Store from Open takes one round trip for a request to one bucket or fixed window,
-// without ID, MaxWait and TurnWithin, and two for all the rest: one locks and reads the rows,
-// one writes them and commits. All requests of this process that wait meanwhile are
-// decided together in the next two, so that under load each costs a small part of a
-// round trip. A request that only looks, or asks a key that refused before and refuses
-// again, locks nothing, and takes one. On a pool that New was given each statement
-// takes one, mostly ten in all.
+// without ID, MaxWait and TurnWithin. Other requests take two: one locks and reads the
+// rows, one writes them and commits. Requests of this process that wait meanwhile share
+// the next two, so under load each costs a small part of a round trip. A request that
+// only looks, or whose key refuses again, locks nothing, and takes one. On a pool that
+// New was given each statement takes one, usually ten in all.
 //
-// What was taken is durable before it is answered, as locks are.
+// A take is durable before it is answered, as locks are.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	if err := limits.Check(r); err != nil {
 		return limits.Taken{}, err
@@ -54,8 +52,8 @@ func (limitRows) Close() {}
 func (s limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx, error) {
 	t := sqlstore.NewLimitTx(traits.Store)
 	committed := true
-	// One statement reads what is committed, and then the clock. It does not see what is
-	// being committed meanwhile, which may have been decided before, too.
+	// One statement reads committed rows, and then the clock. It misses a commit under
+	// way, which may have been decided before, too.
 	rows, err := s.single.QueryContext(ctx, words("SELECT ", s.guard, ",", afterwards, ",IFNULL(l.k,''),IFNULL(l.state,''),IFNULL(TIMESTAMPDIFF(MICROSECOND,'1970-01-01',l.ends),0)",
 		" FROM (SELECT 1) one LEFT JOIN baton_limit l ON l.k IN (", literals(keys), ")"))
 	if err == nil {
@@ -72,7 +70,7 @@ func (s limitRows) Read(ctx context.Context, keys []string) (*sqlstore.LimitTx, 
 	if err != nil {
 		return nil, s.blame(ctx, err, false)
 	}
-	if !committed { // a transaction may see what is long outdated
+	if !committed { // the transaction may see outdated rows
 		return nil, nil
 	}
 	return t, nil
@@ -98,8 +96,8 @@ func (s limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.Li
 	}
 }
 
-// attemptLimits decides about ops in one transaction. unsure says that it may have
-// been committed in spite of the error.
+// attemptLimits decides about ops in one transaction. unsure says that it may have been
+// committed in spite of the error.
 func (s limitRows) attemptLimits(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) (unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -123,7 +121,7 @@ func (s limitRows) attemptLimits(ctx context.Context, keys []string, ops []*sqls
 	return false, nil
 }
 
-// reading locks the rows of the keys and reads them, what is there of IDs, and then the clock.
+// reading locks and reads the rows of the keys, reads the IDs, and then the clock.
 func reading(t *sqlstore.LimitTx, keys []string, ids []sqlstore.LimitID) []statement {
 	all := []statement{
 		making(keys),
@@ -158,18 +156,18 @@ func reading(t *sqlstore.LimitTx, keys []string, ids []sqlstore.LimitID) []state
 	return append(all, statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.Clock) }})
 }
 
-// save writes what was changed and commits, mostly in one round trip.
+// save writes the changes and commits, usually in one round trip.
 func save(ctx context.Context, ses *session, t *sqlstore.LimitTx) (unsure bool, err error) {
 	var all []statement
 	var rows, gone, ids list
 	size := 0
 	for key, row := range t.Rows {
 		switch {
-		case len(row.State) == 0: // nothing is left, or it was only made to be locked
+		case len(row.State) == 0: // no state is left, or the row was only made to be locked
 			gone.add(literal(key))
 		case row.Changed:
 			text := words("(", literal(key), ",'", row.State.Text(), "',", stamp(row.Ends), ")")
-			if size += len(text); size > maxText && rows.text != nil { // long logs go out one after the other
+			if size += len(text); size > maxText && rows.text != nil { // long logs are sent one after the other
 				if err := ses.run(ctx, saving(&rows)); err != nil {
 					return false, err
 				}
@@ -200,7 +198,6 @@ func saving(rows *list) statement {
 	return exec(words("INSERT INTO baton_limit (k,state,ends) VALUES ", rows.String(), " ON DUPLICATE KEY UPDATE state=VALUES(state),ends=VALUES(ends)"))
 }
 
-// literals writes a list of keys.
 func literals(keys []string) string {
 	var l list
 	for _, key := range keys {
@@ -209,9 +206,9 @@ func literals(keys []string) string {
 	return l.String()
 }
 
-// sweepLimits removes states that are as if their keys had never been used, of the next
-// n keys, and expired IDs. It returns where it ended, "" if that is the end
-// of the table, and with an error the beginning of the page that failed.
+// sweepLimits removes states without effect, of the next n keys, and expired IDs. It
+// returns where it ended: "" at the end of the table, and with an error the beginning of
+// the page that failed.
 func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -231,7 +228,7 @@ func (s *Store) sweepLimits(ctx context.Context, after string, n int) (string, e
 }
 
 // sweepStates sweeps one page. Like sweepIdle it locks only what it removes, and skips
-// what other transactions have locked: it would hold up requests for the other keys meanwhile.
+// locked rows: otherwise it would block requests for the other keys.
 func (s *Store) sweepStates(ctx context.Context, after string, page int) (last string, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -283,8 +280,8 @@ func (s *Store) sweepStates(ctx context.Context, after string, page int) (last s
 	return last, nil
 }
 
-// sweepIDs removes expired IDs, at most n: some in each transaction,
-// because what a statement may name is bounded by max_allowed_packet.
+// sweepIDs removes at most n expired IDs, some in each transaction, because
+// max_allowed_packet bounds a statement.
 func (s *Store) sweepIDs(ctx context.Context, n int) error {
 	for n > 0 {
 		page := min(n, sweepList)

@@ -47,11 +47,11 @@ func (s *Store) ListStates(ctx context.Context, prefix, after string) iter.Seq2[
 	})
 }
 
-// spanOf is the condition of the keys, of at most so many bytes, that begin with prefix and
-// come after the given one. any is false if there can be none.
+// spanOf is the condition for keys of at most most bytes that begin with prefix and come
+// after after. any is false if there can be none.
 func spanOf(prefix, after string, most int) (where string, any bool) {
-	// The server compares well with a text that is as long as the column at most, so
-	// one more byte cannot mean what comes after a key.
+	// The server compares correctly only with a text of at most the column's length, so a
+	// zero byte cannot be added to after.
 	if len(prefix) > most {
 		return "", false
 	}

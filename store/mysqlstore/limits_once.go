@@ -11,11 +11,11 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// The server decides by itself what needs no list and no conversion: a bucket, or a
-// fixed window. Package rate decides all the same, by what the server read: where the
-// server was not certain and did not write, all is done again in two round trips.
+// The server decides alone about what needs no list and no conversion: a bucket, or a
+// fixed window. Package rate decides, too, by what the server has read. If the server was
+// not certain and did not write, the request is made again in two round trips.
 
-// alone reports what the server needs to know to decide about ops by itself.
+// alone returns the rules by which the server can decide about ops alone, if it can.
 func (s limitRows) alone(ops []*sqlstore.LimitOp) (rules string, ok bool) {
 	if len(ops) != 1 || !s.multi {
 		return "", false
@@ -43,9 +43,8 @@ func (s limitRows) alone(ops []*sqlstore.LimitOp) (rules string, ok bool) {
 	return "", false
 }
 
-// Both select s, e and c (the state, its end, the present) from a {row} of these, and
-// w: 1 if the cost may be taken for certain; x: the new state; y: for how long it is
-// kept.
+// Both select s, e and c (the state, its end, the present) from a {row} of these, and w:
+// 1 if the cost may certainly be taken; x: the new state; y: how long to keep it.
 
 // bucketRules are Settle, Ask and Take of rate.Bucket.
 func bucketRules(b *rate.Bucket, cost int64, now, keep string) string {
@@ -62,7 +61,7 @@ func bucketRules(b *rate.Bucket, cost int64, now, keep string) string {
 		most, mostFrac, tail, keep, us, frac, b.Tokens, now)
 }
 
-// fixedRules are Settle, Ask and Take of a rate.Window that is fixed.
+// fixedRules are Settle, Ask and Take of a fixed rate.Window.
 func fixedRules(w *rate.Window, cost int64, now, keep string) string {
 	return fmt.Sprintf(`SELECT s,e,c,fit=1 AND u<=%[1]d AS w,CONCAT('1 %[8]d ',t,' ',u) AS x,GREATEST(t-n,%[2]s) AS y
 	FROM (SELECT s,e,c,n,t,fit AND (t1<=n OR t1=t) AS fit,IF(t1>n,u1,0)+%[3]d AS u
@@ -73,8 +72,8 @@ func fixedRules(w *rate.Window, cost int64, now, keep string) string {
 		w.Limit, keep, cost, w.Offset, w.Part, w.Life, now, w.Mark())
 }
 
-// attemptAlone makes the decision about one request in one round trip. done is
-// false if it must be made in two. unsure is as in attemptLimits.
+// attemptAlone makes the decision about one request in one round trip. done is false if
+// it must be made in two. unsure is as in attemptLimits.
 func (s limitRows) attemptAlone(ctx context.Context, o *sqlstore.LimitOp, rules string) (done, unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -86,7 +85,7 @@ func (s limitRows) attemptAlone(ctx context.Context, o *sqlstore.LimitOp, rules 
 	wrote, committing := false, false
 	row := words("(SELECT state AS s,TIMESTAMPDIFF(MICROSECOND,'1970-01-01',ends) AS e,", micros, " AS c FROM baton_limit WHERE k=", literal(key), ") l")
 	all := append(ses.beginning(),
-		making([]string{key}), // locks it, so that the clock is read then
+		making([]string{key}), // locks it, so that the clock is read after that
 		exec(words(strings.Replace(rules, "{row}", row, 1), " INTO @baton_s,@baton_e,@baton_c,@baton_w,@baton_x,@baton_y")),
 		exec(words("UPDATE baton_limit SET state=@baton_x,ends=TIMESTAMP'1970-01-01 00:00:00'+INTERVAL @baton_c+@baton_y MICROSECOND WHERE @baton_w=1 AND k=", literal(key))),
 		statement{"SELECT @baton_s,@baton_e,@baton_c,@baton_w=1", func(r *sql.Rows) error {
@@ -115,8 +114,8 @@ func (s limitRows) attemptAlone(ctx context.Context, o *sqlstore.LimitOp, rules 
 	return true, false, nil
 }
 
-// making locks the rows of the keys, which are sorted, and makes those that are missing, so
-// that two first requests for a key wait for each other.
+// making locks the rows of the keys, which are sorted, and makes missing ones, so that
+// two first requests for a key wait for each other.
 func making(keys []string) statement {
 	var missing list
 	for _, key := range keys {

@@ -42,8 +42,8 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return g, err
 }
 
-// grant runs act in a transaction about key, as do does, and returns what it granted,
-// or why it refused.
+// grant runs act in a transaction about key, see do, and returns its grant or its
+// refusal.
 func (s *Store) grant(ctx context.Context, key string, fresh bool, act func(*tx) (g driver.Grant, refused, failed error)) (driver.Grant, error) {
 	var g driver.Grant
 	var refused error
@@ -87,7 +87,7 @@ func (s *Store) release(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// releaseAlone is release for Close: nothing new goes into the queues any more.
+// releaseAlone is Release for Close, without the queues.
 func (s *Store) releaseAlone(ctx context.Context, c driver.Claim) error {
 	var refused error
 	o := &op{Item: batch.NewItem(), run: releasing(c, &refused)}

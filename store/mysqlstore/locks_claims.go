@@ -10,16 +10,15 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// How many claims are read at once: firstClaims, twice what a walk asks for, and then
-// moreClaims, when it goes on because many have expired.
+// Claims in one read: firstClaims, twice a page of a walk, and then moreClaims, when the
+// walk goes on because many have expired.
 const (
 	firstClaims = 32
 	moreClaims  = 256
 )
 
-// tx is what the rules do to one key in one transaction. The key's row is
-// locked by the first round trip, which brings the clock and the head of the
-// queue, too; what is written goes out with the commit.
+// tx is a transaction about one key. Its first round trip locks the key's row and reads
+// the clock and the head of the queue. Its last one writes all changes and commits.
 type tx struct {
 	ctx context.Context
 	ses *session
@@ -31,19 +30,19 @@ type tx struct {
 	row    sqlstore.Key
 	stored bool // the row is in the table
 	found  bool // or will be
-	saved  bool // it was changed
+	saved  bool // the row was changed
 
-	claims   []sqlstore.Claim // the first ones, as they are with what was written
+	claims   []sqlstore.Claim // the first ones, with the changes
 	loaded   bool
-	complete bool           // there are no other claims
+	complete bool           // these are all claims
 	outcome  map[int64]bool // of deletions of expired claims: whether they had expired
 
 	writes []string
 	wrote  bool // some were sent before the commit
 	fx     sqlstore.Effects
 
-	// fresh says that the act at hand is the first attempt of its ID, which
-	// therefore need not be looked for in the whole queue.
+	// fresh says that this is the first attempt of its ID, so that the queue need not be
+	// searched for it.
 	fresh bool
 
 	exact bool // the claims that this process renews are locked, too
@@ -51,18 +50,16 @@ type tx struct {
 
 var _ sqlstore.Tx = (*tx)(nil)
 
-// Now implements sqlstore.Tx. It was read by a statement of its own, after the
-// row was locked.
+// Now implements sqlstore.Tx. A statement of its own read it, after the row was locked.
 func (t *tx) Now() int64 { return t.now }
 
-// Seed implements sqlstore.Tx.
 func (t *tx) Seed() int64 { return t.now }
 
-// Node implements sqlstore.Tx: no hint goes to another process.
+// Node implements sqlstore.Tx: other processes get no hints.
 func (t *tx) Node(bool) string { return "" }
 
-// LockKey implements sqlstore.Tx. A row that is missing is inserted with the commit; if
-// another transaction inserts it meanwhile, all is done again.
+// LockKey implements sqlstore.Tx. A missing row is inserted with the commit; if another
+// transaction inserts it first, the transaction is repeated.
 func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 	if t.locked {
 		return t.row, t.found, nil
@@ -75,7 +72,7 @@ func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 			return r.Scan(keyFields(&t.row)...)
 		},
 	}, statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.now) }})
-	if t.ses.multi { // else it costs a round trip, perhaps for nothing
+	if t.ses.multi { // otherwise it costs a round trip, perhaps needlessly
 		all = append(all, t.read(0, firstClaims))
 	}
 	t.row.Weight = driver.Whole
@@ -91,13 +88,12 @@ func (t *tx) LockKey(string) (sqlstore.Key, bool, error) {
 	return t.row, t.found, nil
 }
 
-// SaveKey implements sqlstore.Tx.
 func (t *tx) SaveKey(_ string, k sqlstore.Key, _ bool) error {
 	t.row, t.found, t.saved = k, true, true
 	return nil
 }
 
-// read reads further claims into the cache.
+// read reads more claims into the cache.
 func (t *tx) read(after int64, limit int) statement {
 	return statement{
 		words("SELECT ", claimColumns, " FROM baton_claim WHERE k=", literal(t.key), " AND seq>", integer(after),
@@ -111,7 +107,7 @@ func (t *tx) read(after int64, limit int) statement {
 	}
 }
 
-// ask writes what was not written yet and reads.
+// ask sends the pending writes and reads.
 func (t *tx) ask(st ...statement) error {
 	all := make([]statement, 0, len(t.writes)+len(st))
 	for _, w := range t.writes {
@@ -139,7 +135,6 @@ func (t *tx) more() error {
 	return nil
 }
 
-// Claims implements sqlstore.Tx.
 func (t *tx) Claims(_ string, after int64, limit int) ([]sqlstore.Claim, error) {
 	for {
 		if n := len(t.claims); !t.complete && t.loaded && n > 0 && after > t.claims[n-1].Seq {
@@ -168,7 +163,6 @@ func (t *tx) query(where string) (all []sqlstore.Claim, err error) {
 	return all, err
 }
 
-// ClaimByID implements sqlstore.Tx.
 func (t *tx) ClaimByID(_, id string) (sqlstore.Claim, bool, error) {
 	for _, c := range slices.Backward(t.claims) {
 		if c.ID == id {
@@ -185,20 +179,19 @@ func (t *tx) ClaimByID(_, id string) (sqlstore.Claim, bool, error) {
 	return all[0], true, nil
 }
 
-// cached finds a claim in the cache.
 func (t *tx) cached(seq int64) (int, bool) {
 	i := slices.IndexFunc(t.claims, func(c sqlstore.Claim) bool { return c.Seq == seq })
 	return i, i >= 0
 }
 
-// index is where in the cache a claim is, or would be.
+// index is the place of a claim in the cache, if it were there.
 func (t *tx) index(seq int64) int {
 	i, _ := slices.BinarySearchFunc(t.claims, seq, func(c sqlstore.Claim, seq int64) int { return cmp.Compare(c.Seq, seq) })
 	return i
 }
 
-// InsertClaim implements sqlstore.Tx. A claim that Move renames comes back before the
-// later ones, and a walk must find it there.
+// InsertClaim implements sqlstore.Tx. Move inserts a claim again before later ones, where
+// a walk must find it.
 func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 	if i := t.index(c.Seq); t.complete || i < len(t.claims) {
 		t.claims = slices.Insert(t.claims, i, c)
@@ -209,9 +202,9 @@ func (t *tx) InsertClaim(_ string, c sqlstore.Claim) error {
 	return nil
 }
 
-// end is when a claim ends, counted from when that is written. The transaction of a
-// distant client takes long. Until it writes a waiter's row, the waiter may renew its
-// position, and then counts on a grant that lives for ClaimTTL from that renewal on.
+// end is when a claim ends, counted from the write. The transaction of a distant client
+// takes long. Until it writes a waiter's row, the waiter may renew its position, and then
+// relies on a grant that lasts for ClaimTTL from that renewal.
 func (t *tx) end(ends int64) string {
 	if left := ends - t.now; left > 0 {
 		return words("UTC_TIMESTAMP(6)+INTERVAL ", integer(left), " MICROSECOND")
@@ -219,8 +212,8 @@ func (t *tx) end(ends int64) string {
 	return stamp(ends)
 }
 
-// lockClaims locks the rows of the positions, so that no renewal is under way, and
-// reads the clock again.
+// lockClaims locks the rows of the positions, so that no renewal is under way, and reads
+// the clock again.
 func (t *tx) lockClaims(positions []sqlstore.Position) error {
 	if _, _, err := t.LockKey(t.key); err != nil {
 		return err
@@ -243,9 +236,8 @@ func (t *tx) lockClaims(positions []sqlstore.Position) error {
 		statement{"SELECT " + micros, func(r *sql.Rows) error { return r.Scan(&t.now) }})
 }
 
-// UpdateClaim implements sqlstore.Tx. It does not shorten a holder's end while a
-// renewal may have promised that meanwhile. It may shorten the end of a waiter that
-// becomes a holder.
+// UpdateClaim implements sqlstore.Tx. It does not shorten a holder's end, which a renewal
+// may have promised meanwhile. It may shorten the end of a waiter that becomes a holder.
 func (t *tx) UpdateClaim(_ string, c sqlstore.Claim) error {
 	if i, ok := t.cached(c.Seq); ok {
 		t.claims[i] = c
@@ -260,7 +252,6 @@ func (t *tx) UpdateClaim(_ string, c sqlstore.Claim) error {
 	return nil
 }
 
-// RenameClaim implements sqlstore.Tx.
 func (t *tx) RenameClaim(_ string, c sqlstore.Claim) error {
 	if i, ok := t.cached(c.Seq); ok {
 		t.claims[i].Owner = c.Owner
@@ -269,7 +260,6 @@ func (t *tx) RenameClaim(_ string, c sqlstore.Claim) error {
 	return nil
 }
 
-// DeleteClaim implements sqlstore.Tx.
 func (t *tx) DeleteClaim(_ string, seq int64) error {
 	t.forget(seq)
 	t.writes = append(t.writes, "DELETE FROM baton_claim"+t.where(seq))
@@ -280,8 +270,7 @@ func (t *tx) where(seq int64) string {
 	return words(" WHERE k=", literal(t.key), " AND seq=", integer(seq))
 }
 
-// forget drops a claim, and a grant that it may have got before in this
-// transaction.
+// forget drops a claim from the cache, and a grant of it in this transaction.
 func (t *tx) forget(seq int64) {
 	if i, ok := t.cached(seq); ok {
 		t.claims = slices.Delete(t.claims, i, i+1)
@@ -289,8 +278,8 @@ func (t *tx) forget(seq int64) {
 	t.fx.Granted = slices.DeleteFunc(t.fx.Granted, func(g sqlstore.Granted) bool { return g.Token == seq })
 }
 
-// DeleteDead implements sqlstore.Tx. The first call deletes all that look dead
-// and asks which were not: one of them may have been renewed meanwhile.
+// DeleteDead implements sqlstore.Tx. The first call deletes all claims that look expired
+// and asks which were not: a renewal may have come meanwhile.
 func (t *tx) DeleteDead(_ string, seq int64) (bool, error) {
 	if dead, known := t.outcome[seq]; known {
 		return dead, nil
@@ -327,7 +316,6 @@ func (t *tx) DeleteDead(_ string, seq int64) (bool, error) {
 	return t.outcome[seq], nil
 }
 
-// CountWaiting implements sqlstore.Tx.
 func (t *tx) CountWaiting(string) (n int, err error) {
 	if t.complete {
 		for _, c := range t.claims {
@@ -344,8 +332,8 @@ func (t *tx) CountWaiting(string) (n int, err error) {
 	return n, err
 }
 
-// commit writes what is left and commits, in one round trip. unsure says that it
-// may have been committed in spite of the error, and changes something.
+// commit sends the pending writes and commits, in one round trip. unsure says that it may
+// have been committed in spite of the error, with changes.
 func (t *tx) commit() (unsure bool, err error) {
 	if !t.locked {
 		return false, nil
@@ -356,7 +344,7 @@ func (t *tx) commit() (unsure bool, err error) {
 	}
 	changes := t.saved || t.wrote || len(t.writes) > 0
 	if t.idle && t.row.Busy {
-		// Claims of a key whose row was deleted must not come back to life.
+		// Claims of a key whose row was deleted must not become valid again.
 		all = append(all, exec("DELETE FROM baton_claim WHERE k="+literal(t.key)))
 	}
 	for _, w := range t.writes {

@@ -11,9 +11,9 @@ import (
 )
 
 // The fast path: one statement that changes one row, in a commit of its own, for keys
-// that have no waiters and are not shared. All that it must know is in the row. SET
-// is evaluated from left to right, or, in one mode of MariaDB, all at once: no item
-// reads what another one writes to its left.
+// without waiters and shared holders. The row has all that it needs. SET is evaluated
+// from left to right, or, in one mode of MariaDB, all at once: no item reads a column
+// that an item to its left writes.
 const (
 	// The answer's last insert ID is the token. Parameters: id, owner, TTL in
 	// microseconds, key.
@@ -24,9 +24,9 @@ const (
 		id=?,owner=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
 		WHERE k=? AND busy=0 AND ends<=UTC_TIMESTAMP(6) AND ` + onward
 
-	// For an attempt that is repeated: only a holder that has not expired keeps its token,
-	// and then it does not matter that the counter rises; and its owner, which Rename may
-	// have changed. Parameters: id, id, id, owner, id, TTL, key, id.
+	// For a repeated attempt: a holder that has not expired keeps its token, although the
+	// counter rises, and its owner, which Rename may have changed. Parameters: id, id,
+	// id, owner, id, TTL, key, id.
 	fastRepeat = `UPDATE baton_lock SET
 		token=LAST_INSERT_ID(IF(id=? AND ends>UTC_TIMESTAMP(6),token,GREATEST(last+1,` + micros + `))),
 		last=GREATEST(last+1,` + micros + `),
@@ -35,7 +35,7 @@ const (
 		id=?,weight=1<<40,ends=UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND
 		WHERE k=? AND busy=0 AND (id=? OR ends<=UTC_TIMESTAMP(6) AND ` + onward + `)`
 
-	// For a key that is new. Parameters: key, id, owner, TTL.
+	// For a new key. Parameters: key, id, owner, TTL.
 	fastInsert = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends) VALUES
 		(?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND)`
 
@@ -44,13 +44,13 @@ const (
 	fastInsertIf = `INSERT IGNORE INTO baton_lock (k,last,busy,token,weight,id,owner,since,ends)
 		SELECT ?,` + micros + `,0,LAST_INSERT_ID(` + micros + `),1<<40,?,?,UTC_TIMESTAMP(6),UTC_TIMESTAMP(6)+INTERVAL ? MICROSECOND FROM DUAL WHERE 1=1`
 
-	// The end alone says that there is no holder, whatever the clock does. The texts
-	// stay: a row that keeps its size is changed in place. Parameters: key, id.
+	// This end means that there is no holder, at any time of the clock. The texts stay: a
+	// row that keeps its size is changed in place. Parameters: key, id.
 	fastRelease = `UPDATE baton_lock SET ends=TIMESTAMP'1970-01-01 00:00:00'
 		WHERE k=? AND id=? AND busy=0 AND ends>UTC_TIMESTAMP(6)`
 )
 
-// The statements above by number.
+// The indexes of the statements above.
 const (
 	toAcquire = iota
 	toRepeat
@@ -60,10 +60,10 @@ const (
 
 var fastTexts = [...]string{fastAcquire, fastRepeat, fastInsert, fastRelease}
 
-// fast are the statements of a pool that the program has opened.
+// fast are the statements on a pool of the program.
 type fast [len(fastTexts)]*sql.Stmt
 
-// prepare makes the statements do nothing where guard, a condition, is not true.
+// prepare adds guard, a condition for any effect, to the statements.
 func (f *fast) prepare(ctx context.Context, db *sql.DB, guard string) (err error) {
 	for i, text := range fastTexts {
 		if i == toInsert {
@@ -85,8 +85,8 @@ func (f *fast) close() {
 	}
 }
 
-// fastAcquire grants the exclusive lock if its row allows it. Otherwise ok is
-// false, and nothing has changed.
+// fastAcquire grants the exclusive lock if its row allows it. Otherwise ok is false, and
+// nothing was changed.
 func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Grant, ok bool, err error) {
 	ttl := r.TTL.Microseconds()
 	st, args := toAcquire, []any{r.ID, r.Owner, ttl, r.Key}
@@ -107,14 +107,13 @@ func (s *Store) fastAcquire(ctx context.Context, r driver.Request) (g driver.Gra
 	return driver.Grant{Token: token, Ticket: token, TTL: r.TTL}, true, err
 }
 
-// fastRelease ends the exclusive lock if it has no waiters.
 func (s *Store) fastRelease(ctx context.Context, c driver.Claim) (ok bool, err error) {
 	res, err := s.once(ctx, toRelease, c.Key, c.ID)
 	return err == nil && changed(res), err
 }
 
-// once executes a statement of the fast path, again if the server undid it, or was
-// not reached.
+// once executes a statement of the fast path, again if the server undid it, or was not
+// reached.
 func (s *Store) once(ctx context.Context, st int, args ...any) (sql.Result, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -10,22 +10,22 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// maxAlone keys of a batch are looked at alone at a time, for at most an eighth of the
-// TTL, or minAlone.
+// alone looks at maxAlone keys of a batch at a time, for at most an eighth of the TTL, or
+// minAlone.
 const (
 	maxAlone = 4
 	minAlone = 250 * time.Millisecond
 )
 
-// Renew implements driver.Locks: in two round trips for every 500 claims. Claims that
-// are not known to wait go over connections that serve nothing else. Renew skips rows
-// that another transaction has locked and looks at them alone, as at those of keys
-// where a waiter may have to be granted.
+// Renew implements driver.Locks, in two round trips for every 500 claims. Claims that are
+// not known to wait have connections of their own. Renew skips rows that another
+// transaction has locked. It looks at these keys alone, and at keys whose waiters may
+// have to be granted.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	return s.watchers.Renew(ctx, claims, ttl, s.renewal, s.confirm)
 }
 
-// renewWith returns what makes one request, or a few, for a sqlstore.Renewals.
+// renewWith returns the send function of a sqlstore.Renewals.
 func (s *Store) renewWith(pool *sql.DB) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
 	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		answers := make([]driver.Renewal, 0, len(claims))
@@ -63,14 +63,14 @@ func (s *Store) renewPart(ctx context.Context, pool *sql.DB, claims []driver.Cla
 	for _, p := range b.Left() {
 		r.look[p.Key] = true
 	}
-	answers := b.Done() // what is left counts as lost, until alone finds it
+	answers := b.Done() // the others count as lost, until alone finds them
 	if len(r.look) > 0 {
 		r.alone(ctx, claims, answers)
 	}
 	return answers
 }
 
-// renewal is one part of a batch under way.
+// renewal is a part of a batch.
 type renewal struct {
 	s         *Store
 	pool      *sql.DB
@@ -79,12 +79,12 @@ type renewal struct {
 	ttl       time.Duration
 
 	waiting map[string]sqlstore.Position // the first position of each key
-	look    map[string]bool              // keys that have to be looked at alone
+	look    map[string]bool              // keys for alone
 }
 
 // together renews all rows that no other transaction has locked. It asks for the claims
 // first: a claim never moves to the table of locks, but may be granted meanwhile. It
-// locks rows only if it need not wait for them, so that it cannot deadlock.
+// never waits for a row, so it cannot deadlock.
 func (r *renewal) together(ctx context.Context) error {
 	ses, err := r.s.sessionOf(ctx, r.pool)
 	if err != nil {
@@ -144,8 +144,8 @@ func (r *renewal) together(ctx context.Context) error {
 		return err
 	}
 
-	// The rows are locked, so these statements wait for no other transaction, and the
-	// clock that they read is right.
+	// The rows are locked, so these statements do not wait, and the clock that they read
+	// is right.
 	var second []statement
 	us := integer(r.ttl.Microseconds())
 	if claims.any() {
@@ -167,8 +167,8 @@ func (r *renewal) together(ctx context.Context) error {
 	return nil
 }
 
-// heads asks, for the keys that have waiters, when their holders expire. Behind one
-// exclusive holder no waiter can be granted. Other keys need a walk through the claims.
+// heads asks, for the keys with waiters, when their holders expire. After one exclusive
+// holder no waiter can be granted. Other keys need a walk through the claims.
 func (r *renewal) heads() statement {
 	var keys list
 	for key := range r.waiting {
@@ -202,8 +202,8 @@ func (r *renewal) heads() statement {
 	}
 }
 
-// alone looks at each key that is left in a transaction of its own, in which
-// it waits for the row, and corrects the answers.
+// alone looks at each key that is left in a transaction of its own, which waits for the
+// row, and corrects the answers.
 func (r *renewal) alone(ctx context.Context, claims []driver.Claim, answers []driver.Renewal) {
 	at := make(map[string][]int)
 	for i, c := range claims {
@@ -266,7 +266,7 @@ func (s *Store) lookAt(ctx context.Context, key string, claims []driver.Claim, t
 	return b.Done()
 }
 
-// list is the inside of an IN.
+// list is the list in an IN.
 type list struct{ text []byte }
 
 func (l *list) add(parts ...string) {
@@ -283,7 +283,7 @@ func (l *list) String() string { return string(l.text) }
 // pairs are rows of baton_claim.
 type pairs struct {
 	all list
-	one string // the condition of the first
+	one string // the condition for the first
 	n   int
 }
 

@@ -14,37 +14,37 @@ import (
 )
 
 const (
-	// maxBatch bounds how many requests about one key share a transaction.
+	// maxBatch bounds the requests about one key in a transaction.
 	maxBatch = 64
 
-	// maxTries is how often a transaction is made that the server undid.
+	// maxTries bounds the attempts at a transaction that the server undoes.
 	maxTries = 5
 
-	// patience bounds a transaction, whether or not callers wait for it.
+	// patience bounds a transaction, with or without waiting callers.
 	patience = 15 * time.Second
 )
 
-// An op is a request that needs a transaction. Requests for one key that meet in this
-// process share a transaction and a commit, and never wait for each other in the
-// server.
+// An op is a request that needs a transaction. Requests of this process for one key that
+// wait at the same time share a transaction and a commit, and never wait for each other
+// in the server.
 type op struct {
 	batch.Item
-	// run acts within the transaction. It may be run again after the
-	// transaction was undone, so it sets results rather than adding to them.
+	// run acts within the transaction. It may run again after the transaction was undone,
+	// so it sets results rather than adding to them.
 	run   func(*tx) error
 	fresh bool // see tx.fresh
 	err   error
 }
 
-// A keyQueue is the requests of this process for one key that are under way or wait.
-// Each key has its own, so that no request looks through those for other keys.
+// A keyQueue has the requests of this process for one key. Each key has its own, so that
+// a request need not look through those for other keys.
 type keyQueue struct {
 	*batch.Batcher[*op]
-	users atomic.Int32 // callers, and the goroutine that sends; 0 only under Store.mu
+	users atomic.Int32 // callers, and the sending goroutine; becomes 0 only under Store.mu
 }
 
-// do makes run take part in a transaction about key and returns once that is
-// durable. What run sets may be read only if the result is nil.
+// do makes run part of a transaction about key and returns once that is durable. What run
+// sets may be read only if the result is nil.
 func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) error) error {
 	q, err := s.enter(key)
 	if err != nil {
@@ -58,7 +58,7 @@ func (s *Store) do(ctx context.Context, key string, fresh bool, run func(*tx) er
 	return o.err
 }
 
-// enter returns the keyQueue of a key. It is counted: each enter needs an exit.
+// enter returns the keyQueue of a key. Each enter needs an exit.
 func (s *Store) enter(key string) (*keyQueue, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *Store) newKeyQueue(key string) *keyQueue {
 	q.Batcher = batch.New(batch.Config[*op]{
 		Send: func(ctx context.Context, ops []*op) { s.transact(ctx, key, ops) },
 		Go: func(send func()) {
-			q.users.Add(1) // beside the caller for which it sends
+			q.users.Add(1) // besides the caller for which it sends
 			s.serving.Go(func() {
 				defer s.exit(key, q)
 				send()
@@ -99,7 +99,7 @@ func (s *Store) newKeyQueue(key string) *keyQueue {
 	return q
 }
 
-// transact makes one transaction about key, again if the server undid it.
+// transact makes one transaction about key, and repeats it if the server undid it.
 func (s *Store) transact(ctx context.Context, key string, ops []*op) {
 	for try := 1; ; try++ {
 		t, unsure, err := s.attempt(ctx, key, ops)
@@ -117,9 +117,9 @@ func (s *Store) transact(ctx context.Context, key string, ops []*op) {
 	}
 }
 
-// call makes a transaction that is about no single key, again if the server undid it,
-// or ended the connection before it had done anything. unsure is as in attempt.
-// Refusals of the contract are returned as they are.
+// call makes a transaction about several keys, and repeats it if the server undid it, or
+// ended the connection before any effect. unsure is as in attempt. Refusals of the
+// contract are returned as they are.
 func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure bool, err error)) error {
 	if err := s.ready(ctx); err != nil {
 		return err
@@ -143,7 +143,7 @@ func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure 
 		if err == nil || errors.Is(err, driver.ErrNoRecord) || errors.Is(err, driver.ErrSuperseded) {
 			return err
 		}
-		// If the server ended the connection, we may have been too slow for it.
+		// The server may have ended a connection that was too slow for it.
 		if !unsure && later.Err() == nil && (undone(err) || errors.Is(err, sqldriver.ErrBadConn) && try < maxTries) {
 			continue
 		}
@@ -157,11 +157,10 @@ func (s *Store) call(ctx context.Context, attempt func(context.Context) (unsure 
 	}
 }
 
-// undone reports whether the server undid a transaction for a reason that may be gone
-// when it is made again: it would have been a deadlock, or another transaction inserted
-// the key's row first, or a row has changed since it was read without a lock
-// (innodb_snapshot_isolation), or the connection was in a transaction, and is closed by
-// now.
+// undone reports whether the server undid a transaction for a passing reason: a deadlock,
+// another transaction that inserted the key's row first, a row that has changed since it
+// was read without a lock (innodb_snapshot_isolation), or a connection in a transaction,
+// which is closed now.
 func undone(err error) bool {
 	switch number(err) {
 	case erDeadlock, erDuplicate, erChanged, erInTransaction:
@@ -170,7 +169,7 @@ func undone(err error) bool {
 	return false
 }
 
-// blame makes the error of a request. The context is the transaction's own.
+// blame makes the error of a request. ctx is the transaction's own.
 func (s *Store) blame(ctx context.Context, err error, unsure bool) error {
 	if s.life.Err() != nil && !unsure {
 		return driver.ErrClosed
@@ -188,8 +187,8 @@ func (s *Store) blame(ctx context.Context, err error, unsure bool) error {
 
 var errSlow = errors.New("mysql: the server has not answered in time")
 
-// attempt makes the transaction once. unsure says that it may have been
-// committed in spite of the error.
+// attempt makes the transaction once. unsure says that it may have been committed in
+// spite of the error.
 func (s *Store) attempt(ctx context.Context, key string, ops []*op) (t *tx, unsure bool, err error) {
 	ses, err := s.session(ctx)
 	if err != nil {
@@ -210,7 +209,7 @@ func (s *Store) attempt(ctx context.Context, key string, ops []*op) (t *tx, unsu
 	return t, false, nil
 }
 
-// tell wakes the watchers of this process that a commit concerns. Other processes poll.
+// tell wakes the watchers of this process about a commit. Other processes poll.
 func (s *Store) tell(fx sqlstore.Effects) {
 	for _, g := range fx.Granted {
 		s.watchers.Deliver(g.Key, g.ID, g.Hint())

@@ -13,20 +13,20 @@ import (
 var schemaSQL string
 
 // Schema returns the SQL that makes the tables, for programs that keep all of their
-// tables in migrations. It does nothing to tables that exist.
+// tables in migrations. It does not change existing tables.
 func Schema() string { return schemaSQL }
 
 const schemaMark = "schema 1" // in the comments of all tables
 
-// ErrSchema says that tables are missing, or are not as this version of Baton needs
-// them: older or newer ones, or changed by hand.
+// ErrSchema says that tables are missing, or do not fit this version of Baton: they are
+// older or newer, or were changed by hand.
 var ErrSchema = errors.New("its tables are missing or not those of this version: run baton schema apply")
 
-// Migrate makes the tables that are missing in the database that db is connected to. It
-// may be run at any time, by several programs at once. The context bounds it.
+// Migrate makes the missing tables in the database that db is connected to. It may be
+// called at any time, by several programs at once. The context bounds it.
 func Migrate(ctx context.Context, db *sql.DB) error {
 	if checkSchema(ctx, db) == nil {
-		return nil // also for a user who may not make them
+		return nil // even if the user may not make them
 	}
 	for text := range strings.SplitSeq(schemaSQL, ";\n") {
 		lines := strings.Split(text, "\n")
@@ -46,7 +46,7 @@ func Migrate(ctx context.Context, db *sql.DB) error {
 	return checkSchema(ctx, db)
 }
 
-// columns are what the tables must have, as information_schema names them.
+// columns are the required columns, by their names in information_schema.
 var columns = map[string]string{
 	"baton_lock.k": "varbinary(512)", "baton_lock.last": "bigint", "baton_lock.busy": "tinyint",
 	"baton_lock.token": "bigint", "baton_lock.weight": "bigint", "baton_lock.id": "varbinary(64)",
@@ -60,13 +60,11 @@ var columns = map[string]string{
 	"baton_kept.k": "varbinary(530)", "baton_kept.text": "mediumblob", "baton_kept.until": "datetime(6)",
 }
 
-// tables are those of this package.
 var tables = []string{"baton_lock", "baton_claim", "baton_limit", "baton_limit_id", "baton_kept"}
 
-// tableList is the same in SQL.
 var tableList = "('" + strings.Join(tables, "','") + "')"
 
-// checkSchema compares the tables with what this version needs.
+// checkSchema compares the tables with columns.
 func checkSchema(ctx context.Context, db *sql.DB) error {
 	wrong, err := schemaProblems(ctx, db)
 	if err != nil {
@@ -78,7 +76,7 @@ func checkSchema(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// schemaProblems says what is wrong with the tables, and which are missing.
+// schemaProblems lists what is wrong with the tables, and which are missing.
 func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLUMN_KEY, t.TABLE_COMMENT
 		FROM information_schema.COLUMNS c
@@ -101,7 +99,7 @@ func schemaProblems(ctx context.Context, db *sql.DB) (wrong []string, err error)
 		}
 		name := table + "." + column
 		seen[name] = true
-		// MariaDB shows a width that says nothing: bigint(20).
+		// MariaDB shows a meaningless width: bigint(20).
 		if want, ours := columns[name]; ours && kind != want && (!strings.HasPrefix(kind, want+"(") || strings.Contains(want, "(")) {
 			wrong = append(wrong, fmt.Sprintf("column %s is %s, not %s", name, kind, want))
 		}

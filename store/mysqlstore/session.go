@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// A statement is text without parameters: keys and IDs are in it as
-// hexadecimal literals, which no setting of a session reads differently.
+// A statement is text without parameters: its keys and IDs are hexadecimal literals,
+// which mean the same in every session.
 type statement struct {
 	text string
-	read func(*sql.Rows) error // of a statement with rows, called for each
+	read func(*sql.Rows) error // called for each row
 }
 
 func exec(text string) statement { return statement{text: text} }
 
-// A session is one connection while a transaction lasts.
+// A session is a connection during a transaction.
 type session struct {
 	conn  *sql.Conn
 	multi bool // several statements in one round trip
@@ -31,7 +31,7 @@ type session struct {
 // rollbackWithin bounds the clean-up after a failure.
 const rollbackWithin = time.Second
 
-// session takes a connection. Its context's error has no effect.
+// session takes a connection. The error of its context comes before any effect.
 func (s *Store) session(ctx context.Context) (*session, error) { return s.sessionOf(ctx, s.slow) }
 
 func (s *Store) sessionOf(ctx context.Context, pool *sql.DB) (*session, error) {
@@ -42,8 +42,8 @@ func (s *Store) sessionOf(ctx context.Context, pool *sql.DB) (*session, error) {
 	return &session{conn: conn, multi: s.multi, stall: strconv.Itoa(s.opts.stall)}, nil
 }
 
-// beginning are the statements that begin a transaction. The isolation is
-// that of the next transaction only, whatever the session's is.
+// beginning are the statements that begin a transaction. The isolation is that of the
+// next transaction only.
 func (c *session) beginning() []statement {
 	return []statement{
 		exec("SET @baton_wait=@@session.wait_timeout,@baton_rows=@@session.innodb_lock_wait_timeout," +
@@ -53,18 +53,17 @@ func (c *session) beginning() []statement {
 	}
 }
 
-// Whatever completion_type says, they begin no other transaction and leave the
-// connection open.
+// With any completion_type, they begin no other transaction and leave the connection
+// open.
 const (
 	toCommit   = "COMMIT AND NO CHAIN NO RELEASE"
 	toRollBack = "ROLLBACK AND NO CHAIN NO RELEASE"
 )
 
-// restore gives the session back as it was found.
+// restore restores the variables of the session.
 const restore = "SET SESSION wait_timeout=@baton_wait,SESSION innodb_lock_wait_timeout=@baton_rows"
 
-// run runs the statements, in one round trip if it can. The first that fails
-// is the last that runs.
+// run runs the statements until one fails, in one round trip if it can.
 func (c *session) run(ctx context.Context, all ...statement) error {
 	err := c.runAll(ctx, all)
 	c.left = c.left || number(err) == erInTransaction
@@ -108,7 +107,7 @@ func (c *session) runAll(ctx context.Context, all []statement) error {
 			return err
 		}
 	}
-	for rows.NextResultSet() { // those that have no rows
+	for rows.NextResultSet() { // those without rows
 	}
 	return rows.Err()
 }
@@ -133,12 +132,12 @@ func (c *session) one(ctx context.Context, st statement) error {
 	return rows.Err()
 }
 
-// commit runs what is left of the transaction and commits it, in one round trip
-// if it can. unsure says that it may have been committed in spite of the error.
+// commit runs the rest of the transaction and commits it, in one round trip if it can.
+// unsure says that it may have been committed in spite of the error.
 func (c *session) commit(ctx context.Context, all ...statement) (unsure bool, err error) {
 	committing := false
 	if c.multi {
-		// When this row arrives all before it was done, and an error is that of the
+		// This row arrives after all earlier results, so an error after it is that of the
 		// commit.
 		all = append(all, statement{"SELECT 1", func(*sql.Rows) error {
 			committing = true
@@ -157,20 +156,19 @@ func (c *session) commit(ctx context.Context, all ...statement) (unsure bool, er
 	return false, nil
 }
 
-// mayBeDone reports whether a request that ends with a commit, and failed with
-// err, may have been done all the same: it had come to the commit, or all was
-// sent at once, and then an error that is not the server's says nothing.
+// mayBeDone reports whether a request that ends with a commit, and failed with err, may
+// have had an effect: it had reached the commit; or all was sent at once, and the error
+// is not the server's.
 func mayBeDone(committing bool, err error) bool {
 	return committing || number(err) == 0 && !errors.Is(err, sqldriver.ErrBadConn)
 }
 
-// done says that the transaction has ended and the session is as it was.
+// done notes that the transaction has ended and the session is as before.
 func (c *session) done() { c.open = false }
 
-// close returns the connection to the pool, and undoes a transaction that may be open.
-// It closes a connection on which that is not certain, and one on which the program has
-// left a transaction open: no code can commit that any more, and later users would take
-// what they do on it for done.
+// close returns the connection to the pool, and undoes a transaction that may be open. It
+// closes the connection if that fails, or if the program has left a transaction open:
+// that can no longer commit, and later users would rely on changes within it.
 func (c *session) close() {
 	if c.left {
 		c.drop()
@@ -185,5 +183,4 @@ func (c *session) close() {
 	c.conn.Close()
 }
 
-// drop makes the pool close the connection.
 func (c *session) drop() { _ = c.conn.Raw(func(any) error { return sqldriver.ErrBadConn }) }

@@ -17,34 +17,35 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store is a driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
-// driver.Mover, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records
-// on one database. All methods are safe for concurrent use.
+// Store keeps locks (driver.Store, with all abilities of package driver but
+// driver.Together), rate limits (limits.Store, limits.Lister, limits.Overrider) and
+// records (driver.Records, driver.RecordLister) in one database. All methods are safe for
+// concurrent use.
 type Store struct {
 	records
 	overrides
 
 	single *sql.DB // for single statements
 	slow   *sql.DB // for transactions
-	apart  *sql.DB // for the renewal of what is held
+	apart  *sql.DB // for renewals of held locks
 	multi  bool    // slow takes several statements at once
-	own    bool    // all were opened here
+	own    bool    // Open made the pools
 	schema string  // the name of the database
 	remote bool    // on another machine, without TLS
-	guard  string  // a condition: what a statement alone does is committed
+	guard  string  // a condition: a single statement is committed
 
 	fast     fast
 	opts     options
 	watchers sqlstore.Watchers
-	renewal  *sqlstore.Renewals // of what is held
+	renewal  *sqlstore.Renewals // of held locks
 	confirm  *sqlstore.Renewals // of positions
 	limits   *sqlstore.Limits
-	changed  atomic.Int64 // rows of limits, since the last sweep
-	inserted atomic.Int64 // rows of new keys, since the last sweep
+	changed  atomic.Int64 // rows of limits since the last sweep
+	inserted atomic.Int64 // rows of new keys since the last sweep
 	used     atomic.Bool  // since the last sweep
 	early    atomic.Bool  // the first request starts a sweep at once
-	kick     chan string  // from which key
-	kept     atomic.Bool  // texts were made by this process
+	kick     chan string  // the key to begin at
+	kept     atomic.Bool  // this process has made texts
 
 	warm    sync.Once
 	quit    chan struct{} // closed by Close
@@ -52,12 +53,12 @@ type Store struct {
 	end     context.CancelFunc
 	serving sync.WaitGroup
 	poller  poller
-	left    *sqlstore.Abandoned // attempts to acquire
+	left    *sqlstore.Abandoned // of attempts to acquire
 	moved   settling.Mark
-	hot     contended.Keys // keys that the single statements cannot serve
+	hot     contended.Keys // keys that the fast path cannot serve
 
 	mu     sync.Mutex
-	queues map[string]*keyQueue // of keys with a transaction under way, or about to be
+	queues map[string]*keyQueue // of keys with a transaction under way, or about to begin
 	closed bool
 }
 
@@ -72,19 +73,19 @@ var (
 	_ driver.Examiner   = (*Store)(nil)
 )
 
-// options are what tests replace.
+// options are for tests.
 type options struct {
 	sweepEvery time.Duration
 	sweepAge   time.Duration
 
-	// stall is how long a transaction may be left alone by its client, in
-	// seconds: the server then ends the connection of a process that was
-	// stopped in the middle and undoes what it did, so that other processes get at the
-	// row. It is also how long a statement waits for a row.
+	// stall is how long a client may leave a transaction idle, in seconds. The server
+	// then ends the connection of a process that was stopped in the middle and undoes the
+	// transaction, so that other processes can lock the row. It is also how long a
+	// statement waits for a row.
 	stall int
 
-	// early says whether the first request of a store starts a sweep at once, as it
-	// must now and then for programs that run for a moment.
+	// early says whether the first request of a store starts a sweep at once, as it must
+	// sometimes for short-lived programs.
 	early func() bool
 
 	repeats []time.Duration // see sqlstore.Abandoned
@@ -97,25 +98,23 @@ var standard = options{
 }
 
 // New returns a store on a pool that the caller opened with
-// github.com/go-sql-driver/mysql, and closes after the Store. Its tables must exist:
-// see Migrate. A contended lock costs more round trips than on a Store from Open,
-// because the pool may not take several statements at once.
+// github.com/go-sql-driver/mysql, and closes after the Store. The tables must exist: see
+// Migrate. A contended lock costs more round trips than on a Store from Open, because the
+// pool may not take several statements at once.
 //
-// Give the pool RejectReadOnly: without it, a connection to a server that a fail-over has
+// Give the pool RejectReadOnly: without it, a connection to a server that a failover has
 // made read-only stays in use.
 //
-// The program must return connections to the pool as it got them. On one that comes
-// with autocommit off the store does nothing that would not be committed. One that
-// comes in a transaction is closed, which undoes what was done in that transaction: on
-// MariaDB always; on MySQL, which does not say that there is a transaction, when the
-// store's next transaction begins on it. Until then a lock that is granted on it can be
-// lost with the connection.
+// The program must return connections to the pool as it got them. On a connection with
+// autocommit off the store does nothing that would not be committed. A connection in a
+// transaction is closed, which undoes that transaction: on MariaDB always; on MySQL,
+// which does not show the transaction, when the store's next transaction begins on it.
+// Until then a lock that is granted on it can be lost with the connection.
 //
-// The context bounds New only. An error wraps driver.ErrUnavailable if the
-// server cannot be reached, ErrVersion if it is too old, ErrSchema if the
-// tables are missing or not those of this version, ErrAutocommit if the
-// pool's sessions begin transactions by themselves, and ErrCompletion if they do so
-// with each commit.
+// The context bounds New only. An error wraps driver.ErrUnavailable if the server cannot
+// be reached, ErrVersion if it is too old, ErrSchema if the tables are missing or not
+// those of this version, ErrAutocommit if the pool's sessions begin transactions by
+// themselves, and ErrCompletion if they do so with each commit.
 func New(ctx context.Context, db *sql.DB) (*Store, error) {
 	return build(ctx, &Store{single: db, slow: db, apart: db, opts: standard})
 }
@@ -150,8 +149,8 @@ func build(ctx context.Context, s *Store) (*Store, error) {
 	return s, nil
 }
 
-// most is how many requests with renewals are under way on a pool at a time: no more
-// than it has connections, and few enough to share them.
+// most is the number of concurrent requests with renewals on a pool: no more than its
+// connections, and few enough that renewals share them.
 func most(pool *sql.DB) int {
 	const few = 4
 	if n := pool.Stats().MaxOpenConnections; n > 0 {
@@ -164,14 +163,14 @@ var (
 	// ErrAutocommit says that the sessions of a pool do not commit by themselves.
 	ErrAutocommit = errors.New("autocommit is off: remove autocommit=0 from the DSN")
 
-	// ErrCompletion says that when a session of a pool ends a transaction, another one
-	// begins, or the session ends.
+	// ErrCompletion says that the end of a transaction in a session of a pool begins
+	// another one, or ends the session.
 	ErrCompletion = errors.New("completion_type is not NO_CHAIN, so that a commit leaves a transaction open or ends the session: add completion_type=0 to the DSN")
 )
 
-// A program may return a connection to its pool with autocommit off, or in a
-// transaction. What a statement does there is never committed. A condition prevents
-// that and costs no round trip. MySQL does not say whether there is a transaction.
+// A program may return a connection to its pool with autocommit off, or in a transaction.
+// A statement on it would never be committed. This condition prevents that without a
+// round trip. MySQL does not show whether there is a transaction.
 const (
 	guardMariaDB = "@@autocommit=1 AND @@in_transaction=0"
 	guardMySQL   = "@@autocommit=1 AND @@completion_type='NO_CHAIN'"
@@ -234,14 +233,14 @@ var traits = driver.Traits{
 	Failover:  true,
 	Processes: true,
 	Machines:  true,
-	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter one
+	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter TTL
 	MaxTTL:    365 * 24 * time.Hour,
 }
 
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// ready is what every request asks first.
+// ready is called first by every request.
 func (s *Store) ready(ctx context.Context) error {
 	if s.isClosed() {
 		return driver.ErrClosed
@@ -258,11 +257,11 @@ func (s *Store) isClosed() bool {
 
 func joinUnknown(ctx context.Context) error { return errors.Join(driver.ErrUnknown, ctx.Err()) }
 
-// closeWithin is how long Close waits for what is under way.
+// closeWithin is how long Close waits for transactions under way.
 const closeWithin = 5 * time.Second
 
-// Close implements driver.Store. It waits for transactions that have begun, for at most
-// a few seconds. Locks stay until they expire.
+// Close implements driver.Store. It waits for transactions that have begun, for at most a
+// few seconds. Locks stay until they expire.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {

@@ -13,18 +13,16 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// The statements of the fast path run on the client library's connections themselves,
-// which the pool only keeps: with a context that can end the library wakes a goroutine
-// of the connection for every statement, and again when it is done.
+// The statements of the fast path use the client library's connections directly; the pool
+// only keeps these. With a context that can end, the library would wake a goroutine of
+// the connection for every statement, and again at its end.
 
-// A connector makes connections for a pool.
 type connector struct {
 	sqldriver.Connector
 	moved *settling.Mark
 }
 
-// dialed is the key under which a context says where to put the connection that was
-// dialed.
+// dialed is the key of a context's variable for the connection that was dialed.
 type dialed struct{}
 
 func newConnector(m *mysql.Config, moved *settling.Mark) (*connector, error) {
@@ -43,7 +41,6 @@ func newConnector(m *mysql.Config, moved *settling.Mark) (*connector, error) {
 	return &connector{c, moved}, nil
 }
 
-// Connect implements driver.Connector.
 func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	var nc net.Conn
 	began := time.Now()
@@ -54,7 +51,7 @@ func (c *connector) Connect(ctx context.Context) (sqldriver.Conn, error) {
 	return &conn{libraryConn: got.(libraryConn), net: nc, began: began, moved: c.moved}, nil
 }
 
-// libraryConn is what a connection of the client library can do.
+// libraryConn has the methods of a connection of the client library.
 type libraryConn interface {
 	sqldriver.Conn
 	sqldriver.ConnBeginTx
@@ -71,25 +68,25 @@ type libraryConn interface {
 type conn struct {
 	libraryConn
 	net   net.Conn
-	fast  [len(fastTexts)]sqldriver.StmtExecContext // prepared when they are needed
+	fast  [len(fastTexts)]sqldriver.StmtExecContext // prepared at their first use
 	spoil bool                                      // it must not be used again
 	began time.Time                                 // when it was asked for
 	moved *settling.Mark
 }
 
-// Close implements driver.Conn. The library fails if it cannot say goodbye to the
-// server any more, which does not matter to the caller.
+// Close implements driver.Conn. It hides the library's error about a server that has
+// gone.
 func (c *conn) Close() error {
 	_ = c.libraryConn.Close()
 	return nil
 }
 
-// IsValid implements driver.Validator.
 func (c *conn) IsValid() bool {
 	return !c.spoil && !c.moved.Since(c.began) && c.libraryConn.IsValid()
 }
 
-// ResetSession implements driver.SessionResetter: the pool closes what it refuses.
+// ResetSession implements driver.SessionResetter: the pool closes a connection that it
+// refuses.
 func (c *conn) ResetSession(ctx context.Context) error {
 	if !c.IsValid() {
 		return sqldriver.ErrBadConn
@@ -115,8 +112,8 @@ func (c *conn) exec(ctx context.Context, st int, args []sqldriver.NamedValue) (r
 	return res, err
 }
 
-// execOn executes a statement of the fast path on some connection of a pool that
-// was made with a connector. sent says that the statement may have been sent.
+// execOn executes a statement of the fast path on a connection of a connector's pool.
+// sent says that the statement may have been sent.
 func execOn(ctx context.Context, db *sql.DB, st int, args []any) (res sqldriver.Result, sent bool, err error) {
 	got, err := db.Conn(ctx)
 	if err != nil {
@@ -130,6 +127,6 @@ func execOn(ctx context.Context, db *sql.DB, st int, args []any) (res sqldriver.
 		res, err = c.(*conn).exec(ctx, st, named)
 		return err
 	})
-	_ = got.Close() // it only goes back to the pool
+	_ = got.Close() // only returns it to the pool
 	return res, true, err
 }

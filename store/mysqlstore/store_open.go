@@ -18,35 +18,35 @@ import (
 	"github.com/batonhq/baton/internal/settling"
 )
 
-// Server says where the database is. Addr and Database are needed.
+// Server is the address of the database. Addr and Database are required.
 type Server struct {
 	Addr     string // host:port
 	Database string
 	User     string
-	Password string // shown nowhere
+	Password string // never shown
 	TLS      *tls.Config
 
 	// ConnectTimeout bounds each attempt to connect. Defaults to 5 s.
 	ConnectTimeout time.Duration
 
-	// Connections bounds how many connections there are at a time; fewer than 3 count
-	// as 3. All requests share them, however many wait, and they are made when they are
-	// needed: the more transactions commit at the same time, the less each costs the
-	// disk. A quarter of them, at most 4, renews what is held and serves nothing else,
-	// so that a lease is kept also if all other connections are taken. Defaults to 36.
+	// Connections bounds the connections; fewer than 3 count as 3. All requests share
+	// them, and they are made when they are needed: the more transactions commit at the
+	// same time, the less each costs the disk. A quarter of them, at most 4, only renews
+	// held locks, so that leases are kept even if all other connections are in use.
+	// Defaults to 36.
 	Connections int
 }
 
 const (
 	defaultConnections = 36
 
-	// idleFor is how long a connection may be unused: less than the shortest
-	// wait_timeout in use.
+	// idleFor is how long a connection may be unused: less than the shortest usual
+	// wait_timeout.
 	idleFor = 25 * time.Second
 )
 
-// Open connects to a database with connections of the Store's own, and makes the tables
-// if they are missing. The context bounds Open only. The errors are those of New.
+// Open connects to a database with connections of the Store's own, and makes missing
+// tables. The context bounds Open only. The errors are those of New.
 func Open(ctx context.Context, c Server) (*Store, error) { return open(ctx, c, standard) }
 
 func open(ctx context.Context, c Server, opts options) (*Store, error) {
@@ -58,7 +58,7 @@ func open(ctx context.Context, c Server, opts options) (*Store, error) {
 		n = defaultConnections
 	}
 	slow := max(1, n/6, min(2, n/2)) // for transactions
-	apart := max(1, min(4, n/4))     // for the renewal of what is held
+	apart := max(1, min(4, n/4))     // for renewals of held locks
 	s := &Store{own: true, multi: true, remote: c.TLS == nil && !findings.Local(c.Addr), opts: opts}
 	var err error
 	if s.single, err = c.pool(&s.moved, max(1, n-slow-apart), false, opts.stall); err != nil {
@@ -95,7 +95,7 @@ func (c Server) pool(moved *settling.Mark, size int, multi bool, stall int) (*sq
 	}
 	m.MultiStatements = multi
 	m.Logger = log.New(io.Discard, "", 0) // a store does not log
-	// Set on every connection that is made, whatever the server's defaults.
+	// Set on every connection, whatever the server's defaults.
 	m.Params = map[string]string{
 		"autocommit":               "1",
 		"completion_type":          "0",

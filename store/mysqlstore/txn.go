@@ -12,26 +12,24 @@ import (
 
 // InTx checks within the caller's own transaction that the lease is valid, and locks its
 // row: from a nil error until the transaction ends no other process can be granted the
-// lock, whatever the clocks do and however long the caller is stopped. What the
-// transaction wrote is therefore committed before any other holder can act, or not at
-// all. It is the safest way to use a lock, and needs no fencing token; examples/redeem
-// shows it. Call it before the first write, and keep the transaction shorter than a
-// third of the TTL: while the row is locked the lease is not renewed and cannot be
-// released, and no other process can join the queue of the key.
+// lock, whatever the clocks do and however long the caller is stopped. So what the
+// transaction wrote is committed before any other holder can act, or not at all. This is
+// the safest way to use a lock, and needs no fencing token; examples/redeem shows it.
+// Call it before the first write, and keep the transaction shorter than a third of the
+// TTL: while the row is locked the lease is not renewed and cannot be released, and no
+// other process can join the queue of the key.
 //
-// The transaction must be one on the server of the Store; the tables need not be in its
-// default database. It may have any isolation level. In REPEATABLE READ and
-// SERIALIZABLE call InTx before the transaction reads anything: on a MariaDB with
-// innodb_snapshot_isolation, which is on by default since 11.6.2, a lease that was
-// renewed or has ended after the first read fails with error 1020, which says neither
-// that it is valid nor that it is lost. Without that setting InTx sees the lease as it
-// is, whatever the transaction saw before. A transaction that rolls back to a savepoint
-// older than the call is not bound to the lease any more: call InTx outside of
-// savepoints, or again. tx is for one goroutine at a time, as always.
+// The transaction must be on the server of the Store; the tables need not be in its
+// default database. It may have any isolation level. In REPEATABLE READ and SERIALIZABLE
+// call InTx before the transaction reads: on a MariaDB with innodb_snapshot_isolation,
+// the default since 11.6.2, a lease that was renewed or has ended after the first read
+// fails with error 1020, which does not tell whether the lease is valid. Without that
+// setting InTx sees the present lease. A rollback to a savepoint before the call undoes
+// the check: call InTx outside of savepoints, or again. tx is for one goroutine at a
+// time, as always.
 //
-// An error that wraps driver.ErrLost, or is the lease's own, says that the
-// lease has ended: roll back. After any other error it is not known: roll
-// back, too.
+// An error that is driver.ErrLost, or the lease's own, says that the lease has ended.
+// After any other error the lease may have ended. Roll back after every error.
 func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error {
 	c, err := lease.Pin()
 	if err != nil {
@@ -40,8 +38,8 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 	if err := s.ready(ctx); err != nil {
 		return err
 	}
-	// Locking reads see what is committed, whatever the transaction saw before, or
-	// refuse to. A holder's rows exist, so no gap between rows is locked.
+	// Locking reads see committed rows, whatever the transaction read before, or fail. A
+	// holder's rows exist, so no gap between rows is locked.
 	for _, q := range []struct {
 		text string
 		args []any
@@ -66,8 +64,7 @@ func (s *Store) InTx(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 	return fmt.Errorf("mysql: lock %q: %w: roll the transaction back", c.Key, driver.ErrLost)
 }
 
-// table is the name of a table that means the same in every session of the
-// server, in any sql_mode.
+// table is the full name of a table, for every session of the server and any sql_mode.
 func (s *Store) table(name string) string {
 	return "`" + strings.ReplaceAll(s.schema, "`", "``") + "`." + name
 }

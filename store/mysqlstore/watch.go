@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// A key is polled this often, and more rarely the longer nothing has
-	// happened: after a wait of t every t/pollShare.
+	// A key is polled in these periods, longer the longer nothing has happened: after a
+	// wait of t every t/pollShare.
 	minPoll   = time.Millisecond
 	maxPoll   = 50 * time.Millisecond
 	pollShare = 16
@@ -21,14 +21,13 @@ const (
 	pollLoad = 4
 )
 
-// poller looks for grants that other processes made. Of each key it asks only for the
-// first position that this process has: the store grants none of its later ones before.
+// poller looks for grants of other processes. It asks only for this process's first
+// position of each key: the store grants no later one before.
 type poller struct {
 	kick  chan struct{}
 	dirty atomic.Bool
 }
 
-// changed is called after every change of the number of waiters.
 func (p *poller) changed(_, waiting int) {
 	p.dirty.Store(true)
 	if waiting > 0 {
@@ -39,7 +38,7 @@ func (p *poller) changed(_, waiting int) {
 	}
 }
 
-// front is the first position that this process has for one key.
+// front is the first position of this process for one key.
 type front struct {
 	sqlstore.Position
 	since time.Time // since when it is the first
@@ -50,7 +49,6 @@ func (f *front) pace(now time.Time) time.Duration {
 	return min(max(now.Sub(f.since)/pollShare, minPoll), maxPoll)
 }
 
-// poll runs until the store is closed.
 func (s *Store) poll() {
 	fronts := make(map[string]*front)
 	timer := time.NewTimer(time.Hour)
@@ -118,8 +116,7 @@ func (s *Store) refront(fronts map[string]*front, now time.Time) {
 	}
 }
 
-// pollOnce asks which positions were granted. What fails is asked again: it is only a
-// hint.
+// pollOnce asks which positions were granted. After a failure the next poll asks again.
 func (s *Store) pollOnce(fronts []*front) {
 	var asked pairs
 	for _, f := range fronts {
@@ -144,13 +141,13 @@ func (s *Store) pollOnce(fronts []*front) {
 	}
 }
 
-// Watch implements driver.Watcher. Within the process a hint is a call; what other
-// processes do is found by polling, every millisecond while the lock changes holders,
-// and more and more rarely while nothing happens.
+// Watch implements driver.Watcher. Within the process a hint is a call. Changes by other
+// processes are found by polling, every millisecond while the lock changes holders, and
+// less and less often while nothing happens.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.warm.Do(func() {
-		// A grant may have to be renewed within a second, and a connection takes
-		// several round trips.
+		// A grant may need a renewal within a second, and a connection takes several
+		// round trips.
 		go func() { _ = s.apart.PingContext(s.life) }()
 	})
 	return s.watchers.Watch(c, wake)

@@ -16,32 +16,32 @@ import (
 
 const manySQL = `SELECT baton_many_1($1::bytea[], $2::text[], $3::bytea[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// batcher sends the acquires and releases of many goroutines in few statements when
-// there are more of them than connections. The first operation of a statement and commit
-// costs the server several times what each further one does.
+// batcher sends the acquires and releases of many goroutines in few statements when there
+// are more of them than connections. The first operation of a statement and commit costs
+// the server several times what each further one does.
 //
-// Of locks it merges only exclusive claims of uncontended keys, and the statement waits
-// for no row; contended keys have statements of their own: see sendKey. An operation that
-// a statement does not answer goes alone. Operations that wait are taken only when there
-// is a connection.
+// It merges exclusive claims of uncontended keys, in a statement that waits for no row;
+// contended keys have statements of their own: see sendKey. An operation that a statement
+// does not answer goes alone. Waiting operations are taken only when a connection is
+// free.
 type batcher struct {
 	store *Store
-	many  *batch.Batcher[*operation] // of uncontended keys
-	keys  *batch.Batcher[*operation] // of contended ones
-	end   context.CancelFunc         // of all merged statements
+	many  *batch.Batcher[*operation] // for uncontended keys
+	keys  *batch.Batcher[*operation] // for contended keys
+	end   context.CancelFunc         // ends all merged statements
 	hot   contended.Keys
 }
 
-// maxMerged bounds how long a statement delays the operations that wait.
+// maxMerged bounds how long a statement delays the waiting operations.
 const maxMerged = 64
 
 // operation is an acquire or a release that may be merged with others.
 type operation struct {
 	batch.Item
 	claim driver.Claim
-	ttl   time.Duration // 0 is a release
-	queue bool          // the acquire takes a position
-	alone func() error  // performs it by itself
+	ttl   time.Duration // 0 for a release
+	queue bool          // the acquire wants a position
+	alone func() error  // does the operation by itself
 
 	served bool
 	grant  driver.Grant
@@ -60,10 +60,11 @@ func (c *batcher) init(s *Store) {
 			o.served = o.err == nil
 		},
 	})
-	// One statement for a key is under way at a time: alone, each would wait for the other
-	// ones on the key's row. What comes meanwhile goes with the next: mostly the release of
-	// the claim that was just granted and the new position of the caller that released. What
-	// is not taken soon goes alone, for the connection of the statement before may be dead.
+	// One statement for a key is under way at a time: alone, each would wait for the
+	// others at the key's row. Later operations share the next statement: usually the
+	// release of the claim that was just granted, and the new position of the caller that
+	// released. An operation that waits too long goes alone, because the connection of
+	// the statement under way may be dead.
 	c.keys = batch.New(batch.Config[*operation]{
 		Max: maxMerged, InFlight: math.MaxInt, Context: ctx, Grace: s.patience, Patience: s.patience, Yield: true,
 		Begin: c.begin(c.sendKey),
@@ -74,7 +75,6 @@ func (c *batcher) init(s *Store) {
 	})
 }
 
-// begin waits for a connection for send.
 func (c *batcher) begin(send func(context.Context, *pgxpool.Conn, []*operation) error) func(context.Context) (func(context.Context, []*operation), error) {
 	return func(ctx context.Context) (func(context.Context, []*operation), error) {
 		conn, err := c.store.connect(ctx, c.store.pool)
@@ -102,7 +102,7 @@ func (c *batcher) close() {
 	c.end()
 }
 
-// do serves o together with other operations, or alone.
+// do does o with other operations, or alone.
 func (c *batcher) do(ctx context.Context, o *operation) error {
 	o.Item = batch.NewItem()
 	by := c.many
@@ -124,8 +124,8 @@ func (c *batcher) do(ctx context.Context, o *operation) error {
 	return o.alone()
 }
 
-// sendLocks sends the operations in one statement and notes which it served. An error
-// that is harmless is nil: each operation then goes alone.
+// sendLocks sends the operations in one statement and marks those that were done. It
+// returns nil for a harmless error: each operation then goes alone.
 func (c *batcher) sendLocks(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	var ends, grants []*operation
 	var endKeys, keys [][]byte

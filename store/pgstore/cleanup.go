@@ -8,13 +8,12 @@ import (
 )
 
 // sweeper removes the rows of keys that were not used for a while, a page at a time.
-// Every process that makes requests does its share, and skips rows that another one has
-// locked.
+// Every process with requests does its share, and skips rows that another one has locked.
 type sweeper struct {
 	store    *Store
 	idle     time.Duration
 	every    time.Duration
-	early    bool         // at once, too: one of many programs that run for a moment
+	early    bool         // also at once, for short-lived programs
 	requests atomic.Int64 // since the last page
 
 	started atomic.Bool
@@ -31,8 +30,8 @@ func (w *sweeper) init(s *Store, o options) {
 	w.done = make(chan struct{})
 }
 
-// used notes that a key may have been made. The sweep begins at the first one, so that
-// many programs which run for a moment come to all keys together.
+// used notes a key that may be new. The sweep begins at the first one, so that many
+// short-lived programs together reach all keys.
 func (w *sweeper) used(key string) {
 	w.requests.Add(1)
 	if !w.started.Load() && !w.started.Swap(true) {
@@ -40,7 +39,7 @@ func (w *sweeper) used(key string) {
 	}
 }
 
-// close waits a moment for a page that is under way.
+// close waits briefly for a page that is under way.
 func (w *sweeper) close(patience time.Duration) {
 	close(w.quit)
 	defer time.AfterFunc(patience, w.cancel).Stop()
@@ -64,7 +63,7 @@ func (w *sweeper) run(after []byte) {
 		}
 		pause = w.every
 		if w.requests.Load() == 0 && len(after) == 0 {
-			continue // nothing new since the last round
+			continue // no requests since the last round
 		}
 		upto, removed := w.around(after)
 		if after = upto; removed > 0 && len(after) > 0 {
@@ -73,8 +72,7 @@ func (w *sweeper) run(after []byte) {
 	}
 }
 
-// around sweeps one page, and if that is the last one, the first. What fails is tried
-// again.
+// around sweeps one page, and after the last page the first. A failed page is repeated.
 func (w *sweeper) around(after []byte) (upto []byte, removed int) {
 	n := int(min(1000+2*w.requests.Swap(0), 20_000))
 	upto, removed, err := w.page(after, n)
@@ -87,8 +85,7 @@ func (w *sweeper) around(after []byte) (upto []byte, removed int) {
 	return upto, removed
 }
 
-// page sweeps one page and returns where it ended, or nothing at the end of
-// all keys.
+// page sweeps one page and returns its end, nil at the end of all keys.
 func (w *sweeper) page(after []byte, n int) (upto []byte, removed int, err error) {
 	const sql = `SELECT upto, removed, granted_keys, granted FROM baton_sweep_1($1::bytea, $2::int, $3::bigint)`
 	ctx, cancel := context.WithTimeout(w.ctx, 10*time.Second)

@@ -13,11 +13,11 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// SchemaError says that the store's tables and functions are missing, or are of an
-// older version than SchemaVersion. It wraps driver.ErrUnavailable.
+// SchemaError says that the store's tables and functions are missing, or older than
+// SchemaVersion. It wraps driver.ErrUnavailable.
 type SchemaError struct {
 	Found int   // the older version, 0 if they are missing
-	Err   error // what the server said, may be nil
+	Err   error // the server's error, may be nil
 }
 
 func (e *SchemaError) Error() string {
@@ -43,12 +43,11 @@ func (e *SchemaError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// SearchPathError says that a connection leads to another schema than it must: a
-// process that is granted a lock in one schema and a process in the other would both
-// hold it.
+// SearchPathError says that a connection leads to another schema than required: a process
+// in each schema could hold the lock.
 type SearchPathError struct {
 	Want  string // the schema of Config.Schema, or of the tables that the store found
-	Found string // that to which a connection leads
+	Found string // the schema of the connection
 }
 
 func (e *SearchPathError) Error() string {
@@ -64,8 +63,7 @@ func (e *SearchPathError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// StandbyError refuses a server that is a standby: it grants nothing, and what
-// it shows is old.
+// StandbyError refuses a standby: it grants nothing, and its data are old.
 type StandbyError struct{}
 
 func (*StandbyError) Error() string {
@@ -75,7 +73,7 @@ func (*StandbyError) Error() string {
 // Finding implements driver.Refusal.
 func (*StandbyError) Finding() (driver.Finding, bool) { return standbyFound, true }
 
-// EncodingError refuses a database whose texts cannot hold every owner's name.
+// EncodingError refuses a database whose encoding cannot hold every owner's name.
 type EncodingError struct {
 	Encoding string // of the database
 }
@@ -93,22 +91,22 @@ func (e *EncodingError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// wrongIsolation is the error code of the functions when the transaction is
-// not READ COMMITTED.
+// wrongIsolation is the error code of the functions when the isolation is not READ
+// COMMITTED.
 const wrongIsolation = "BT001"
 
 // readOnly is the error code of a server that is a standby, or was made read-only. The
-// address of the pool may lead to another server by now. (A server that ends, 57P0x, ends
+// address of the pool may lead to another server now. (A server that ends, 57P0x, ends
 // its connections.)
 const readOnly = "25006"
 
-// notSent marks an error that came before the request left.
+// notSent is an error from before the request was sent.
 type notSent struct{ error }
 
 func (e notSent) Unwrap() error { return e.error }
 
-// Error has what is wrong with each address once and on one line: pgx tries an address
-// with TLS and without, and has a line for each try.
+// Error has the error of each address once, on one line: pgx tries an address with TLS
+// and without, with a line for each try.
 func (e notSent) Error() string {
 	var lines []string
 	for line := range strings.SplitSeq(e.error.Error(), "\n") {
@@ -119,8 +117,8 @@ func (e notSent) Error() string {
 	return strings.Join(lines, "; ")
 }
 
-// withoutConfig removes what an error says of the user and the database: callers show
-// the URL, which says or hides it.
+// withoutConfig removes the user and the database from an error: callers show the URL,
+// which has or hides them.
 func withoutConfig(err error) error {
 	if e, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return notSent{e.Unwrap()}
@@ -136,9 +134,9 @@ func isCode(err error, code string) bool {
 	return ok && e.Code == code
 }
 
-// failure makes an error of pgx one of the contract. Each request is one
-// transaction, so an answer that is an error means that nothing was done,
-// unless the session ended with it: then the commit may have come first.
+// failure makes an error of the contract out of pgx's. Each request is one transaction,
+// so an error as the answer means that nothing was done, unless the session ended with
+// it: then the commit may have come first.
 func failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -153,7 +151,7 @@ func failure(ctx context.Context, err error) error {
 		switch e.Code {
 		case "42P01", "42883", "3F000", "42703": // no such table, function, schema, column
 			return &SchemaError{Err: err}
-		case "28000", "28P01", "42501", "3D000": // not this user, not this password, no right, no such database
+		case "28000", "28P01", "42501", "3D000": // wrong user, wrong password, missing right, no such database
 			return fmt.Errorf("postgres: %w: %w", driver.ErrDenied, err)
 		case readOnly:
 			return fmt.Errorf("postgres: the server is a standby or read-only, connect to its primary: %w: %w", driver.ErrUnavailable, err)

@@ -16,14 +16,14 @@ var (
 	_ driver.Clock    = (*Store)(nil)
 )
 
-// oldest is the first major version that has all that the statements need.
+// oldest is the first major version with all that the statements need.
 const oldest = 12
 
-// longTransaction is how long a transaction with an old snapshot takes to make a lock
-// that is used all the time several times as slow.
+// longTransaction is the age of a snapshot at which a lock in constant use is several
+// times as slow.
 const longTransaction = 20 * time.Second
 
-// facts is what Examine asks the server.
+// facts are the server's answers for Examine.
 type facts struct {
 	version                             int // 150018 is 15.18
 	standby, readOnly                   bool
@@ -32,12 +32,12 @@ type facts struct {
 	replicas, syncReplicas              int
 	idleTimeout                         string
 	autovacuum                          string
-	unvacuumed, unlogged, denied        string // names of our tables
+	unvacuumed, unlogged, denied        string // names of the store's tables
 	keptUnlogged, keptDenied            bool
 	connections, maxConnections         int
-	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of ours
-	oldestTransaction                   time.Duration // of all of the database that keep old rows from being cleaned up
-	homes                               []string      // schemas of the search path that have our tables
+	idleHolders                         int           // sessions that are idle in a transaction and have locked rows of the store
+	oldestTransaction                   time.Duration // of those in the database that keep old rows from being cleaned up
+	homes                               []string      // schemas of the search path with the store's tables
 	schema                              int
 	schemaErr                           error
 	host                                string
@@ -74,8 +74,8 @@ const factsSQL = `SELECT current_setting('server_version_num')::int, pg_is_in_re
 		array_remove(ARRAY[to_regclass('baton_limit')::oid, to_regclass('baton_limit_id')::oid], NULL) AS limits,
 		to_regclass('baton_kept')::oid AS kept) AS o`
 
-// Examine implements driver.Examiner. Other users' sessions are seen only by
-// members of pg_read_all_stats.
+// Examine implements driver.Examiner. It sees other users' sessions only as a member of
+// pg_read_all_stats.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	f, err := s.facts(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Store) ServerTime(ctx context.Context) (at time.Time, err error) {
 	return at, err
 }
 
-// judge says what the facts mean for locks.
+// judge returns the findings about the facts.
 func judge(f facts) []driver.Finding {
 	const unsafe, slow, note = driver.Unsafe, driver.Slow, driver.Note
 	var all findings.Table

@@ -11,12 +11,12 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// listPage is how many keys List reads at once.
+// listPage is the number of keys in one read of List.
 const listPage = 100
 
-// infoSQL shows keys in one state of the database. Times are microseconds from now, in
-// which sqlstore.Info reckons. OFFSET makes the server look for the claims key by key:
-// a plan that joins the tables may read all claims.
+// infoSQL shows keys in one snapshot of the database. Times are microseconds from now, as
+// for sqlstore.Info. OFFSET makes the server look up the claims key by key: a plan that
+// joins the tables may read all claims.
 const infoSQL = `WITH t AS MATERIALIZED (SELECT clock_timestamp() AS now),
 	page AS MATERIALIZED (
 		SELECT l.* FROM baton_lock l
@@ -36,7 +36,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
 	}
-	// Nothing is between a key and the same with a zero byte behind it.
+	// The key plus a zero byte is the next text in order.
 	infos, _, err := s.infos(ctx, []byte(key), []byte{}, []byte(key+"\x00"), 1)
 	if err != nil {
 		return driver.KeyInfo{}, err
@@ -52,14 +52,14 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	return sqlstore.List(func(after string) (infos []driver.KeyInfo, last string, err error) {
 		end := sqlstore.PrefixEnd(prefix)
 		if end == nil {
-			end = []byte{0xff} // no UTF-8 is above
+			end = []byte{0xff} // above all UTF-8
 		}
 		return s.infos(ctx, []byte(prefix), []byte(after), end, listPage)
 	})
 }
 
-// infos reads a page of keys, at least from, above after, below the end. last
-// is the last of them, if there may be more.
+// infos reads a page of keys, from from inclusive, after after, below end. last is the
+// last key if there may be more.
 func (s *Store) infos(ctx context.Context, from, after, end []byte, limit int) (infos []driver.KeyInfo, last string, err error) {
 	err = s.ask(ctx, infoSQL, []any{from, after, end, int32(limit)}, func(rows pgx.Rows) error {
 		infos, last = nil, ""
@@ -99,15 +99,15 @@ func (s *Store) infos(ctx context.Context, from, after, end []byte, limit int) (
 	return infos, last, err
 }
 
-// Break implements driver.Inspector. A transaction that depends on a lease by InTx ends
-// first: until then no other claim is granted.
+// Break implements driver.Inspector. It waits for a transaction that depends on a lease
+// by InTx.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
 	}
 	meant := make([]string, len(grants))
 	for i, g := range grants {
-		meant[i] = driver.Printable(g) // else it may be no text of PostgreSQL's, and is that of no claim
+		meant[i] = driver.Printable(g) // other text may be invalid in PostgreSQL, and is no claim's grant
 	}
 	var broken, granted string
 	if err := s.row(ctx, breakSQL, []any{[]byte(key), meant}, &ended, &broken, &granted); err != nil {

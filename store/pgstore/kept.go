@@ -20,9 +20,9 @@ var (
 )
 
 // records and overrides implement driver.Records, driver.RecordLister and
-// limits.Overrider. What was changed is on the disk before it is answered, whatever
-// synchronous_commit says. A fail-over to a standby that is not synchronous may forget a
-// record: then the operation can happen again.
+// limits.Overrider. A change is on the disk before it is answered, with any
+// synchronous_commit. A failover to a standby that is not synchronous may lose a record:
+// then the operation can run again.
 type (
 	records   = kept.Records
 	overrides = kept.Overrides
@@ -33,7 +33,7 @@ const (
 	textLeft    = `(extract(epoch FROM until - clock_timestamp()) * 1000000)::bigint`
 	findTextSQL = `SELECT text, ` + textLeft + ` FROM baton_kept WHERE key = $1::bytea AND until > clock_timestamp()`
 
-	// Expired texts are included: without them a page could read any number of rows.
+	// With expired texts: a page without them could read any number of rows.
 	listTextsSQL = `SELECT key, substring(text FROM 1 FOR $4::int), ` + textLeft + `
 		FROM baton_kept WHERE key >= $1::bytea AND key < $2::bytea ORDER BY key LIMIT $3::int`
 )

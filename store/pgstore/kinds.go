@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Downgrade implements driver.Downgrader. A transaction that depends on the lease by
-// InTx ends first.
+// Downgrade implements driver.Downgrader. It waits for a transaction that depends on the
+// lease by InTx.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Claim(c); err != nil {
 		return driver.Grant{}, err
@@ -33,8 +33,8 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	return driver.Grant{Token: token, Ticket: token, TTL: ttl}, nil
 }
 
-// Move implements driver.Mover. A transaction that depends on the lease by InTx ends
-// first.
+// Move implements driver.Mover. It waits for a transaction that depends on the lease by
+// InTx.
 func (s *Store) Move(ctx context.Context, c driver.Claim, id, owner string, ttl time.Duration) (driver.Grant, error) {
 	if err := check.Move(c, id, owner, ttl, traits); err != nil {
 		return driver.Grant{}, err

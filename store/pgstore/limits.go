@@ -23,16 +23,15 @@ import (
 var _ limits.Store = (*Store)(nil)
 
 const (
-	// Rows are locked in order, those that are missing by making them. Commits do not wait
-	// for the disk, and a process that is stopped in the middle is thrown out before others
-	// give up waiting for its rows: see lockTimeout.
+	// Locks rows in order, and makes missing ones. Commits do not wait for the disk. The
+	// server ends a process that is stopped in the middle before others give up waiting
+	// for its rows: see lockTimeout.
 	lockLimitsSQL = `INSERT INTO baton_limit AS l (key, state, expires) SELECT k, '', '-infinity' FROM unnest($1::bytea[]) AS u (k)
 		WHERE set_config('synchronous_commit', 'off', true) = 'off' AND set_config('idle_in_transaction_session_timeout', '1s', true) <> ''
 			AND set_config('enable_seqscan', 'off', true) = 'off' AND set_config('plan_cache_mode', 'force_generic_plan', true) <> '' ORDER BY k
 		ON CONFLICT (key) DO UPDATE SET state = l.state WHERE false`
 
-	// It reads what is committed, and then the clock. Where the isolation is another one it
-	// reads nothing.
+	// Reads committed rows, and then the clock. In another isolation it reads nothing.
 	readLimitsSQL = `SELECT k, coalesce(state, ''), ` + expiresSQL + `, ` + clockSQL + `
 		FROM unnest($1::bytea[]) AS u (k) LEFT JOIN baton_limit ON key = k WHERE current_setting('transaction_isolation') = 'read committed'`
 	readLimitIDsSQL = `SELECT key, l.id, at, wait, ` + expiresSQL + ` FROM unnest($1::bytea[], $2::text[]) AS u (k, id)
@@ -49,29 +48,28 @@ const (
 	sweepLimitsSQL = `SELECT upto, removed FROM baton_sweep_limits_1($1::bytea, $2::int)`
 )
 
-// Codes of errors after which a transaction may be tried again.
+// Codes of errors after which a transaction can be repeated.
 const (
 	notSerializable = "40001"
 	deadlock        = "40P01"
-	idledTooLong    = "25P03" // it did nothing for too long
+	idledTooLong    = "25P03" // it was idle for too long
 )
 
 // Take implements limits.Store, in two round trips: one locks and reads the rows, one
-// writes them and commits. All requests of this process that wait meanwhile are decided
-// together in the next two, so that under load each costs a small part of a round trip. A
-// request that only looks, or asks a key that refused before and refuses again, locks
-// nothing, and takes one.
+// writes them and commits. Requests of this process that wait meanwhile share the next
+// two, so under load each costs a small part of a round trip. A request that only looks,
+// or whose key refuses again, locks nothing and takes one round trip.
 //
-// What was taken is answered before it is on the disk: a crash of the server may forget the
-// decisions of its last moments (three times wal_writer_delay, by default 0.6 s) with the
-// IDs that they had, and a fail-over those that were not replicated. What these took may
-// then be taken once more. The locks do not share this.
+// A take is answered before it is on the disk. A crash of the server may lose the
+// decisions of its last moments (three times wal_writer_delay, by default 0.6 s) with
+// their IDs, and a failover those that were not replicated. Then the same can be taken
+// once more. Locks are not affected.
 func (s *Store) Take(ctx context.Context, r limits.Request) (limits.Taken, error) {
 	return s.limits.Take(ctx, r)
 }
 
-// newLimits returns limits whose transactions take at most that long: those of other
-// requests for the same key wait for them, and a connection may be dead.
+// newLimits returns limits whose transactions take at most that long: other requests for
+// the same keys wait for them, and a connection may be dead.
 func (s *Store) newLimits(within time.Duration) *sqlstore.Limits {
 	return sqlstore.NewLimits(traits.Store, batch.Config[*sqlstore.LimitOp]{
 		Max: maxMerged, InFlight: int(s.pool.Config().MaxConns), Grace: s.patience, Timeout: within,
@@ -99,8 +97,7 @@ func (c *limitRows) Close() {
 	}
 }
 
-// ready takes another connection if there is none, or if the last one has ended with its
-// transaction.
+// ready takes a connection if there is none, or if the last transaction has ended it.
 func (c *limitRows) ready(ctx context.Context) (err error) {
 	if c.conn != nil && !c.conn.Conn().IsClosed() {
 		return nil
@@ -135,9 +132,9 @@ func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.L
 			closed := c.conn.Conn().IsClosed()
 			return !closed && errors.As(err, new(*pgconn.PgError)), c.failed(ctx, err)
 		}
-		// Only row locks that a person takes by hand can make a circle. The pause lets a
-		// transaction that waits for what we had locked wake up before we lock it again.
-		// Otherwise it would be in our way once more.
+		// Only row locks that a person takes by hand can cause a deadlock. The pause lets
+		// a transaction that waits for the released rows lock them first. Otherwise this
+		// one would block it again.
 		select {
 		case <-time.After(10*time.Millisecond + rand.N(20*time.Millisecond)):
 		case <-ctx.Done():
@@ -145,7 +142,7 @@ func (c *limitRows) Change(ctx context.Context, keys []string, ops []*sqlstore.L
 	}
 }
 
-// failed is the failure of a request. The context is not that of its caller.
+// failed is the failure of a request. ctx is not that of its caller.
 func (c *limitRows) failed(ctx context.Context, err error) error {
 	if isCode(err, readOnly) {
 		c.leave(ctx, c.conn)
@@ -160,7 +157,6 @@ func (c *limitRows) failed(ctx context.Context, err error) error {
 	return fmt.Errorf("postgres: %w: the server has not answered in time", outcome)
 }
 
-// attempt decides in one transaction.
 func (c *limitRows) attempt(ctx context.Context, keys []string, ops []*sqlstore.LimitOp) error {
 	t := sqlstore.NewLimitTx(traits.Store)
 	if err := c.several(ctx, c.conn.Conn(), append([]statement{{sql: beginSQL}}, lockingLimits(t, keys, sqlstore.IDsOf(ops))...)...); err != nil {
@@ -185,7 +181,7 @@ func (c *limitRows) attempt(ctx context.Context, keys []string, ops []*sqlstore.
 	return nil
 }
 
-// lockingLimits locks rows and reads them, what is there of IDs, and the clock.
+// lockingLimits locks and reads the rows, and reads the IDs and the clock.
 func lockingLimits(t *sqlstore.LimitTx, keys []string, ids []sqlstore.LimitID) []statement {
 	all := []statement{{sql: lockLimitsSQL, args: []any{bytesOf(keys)}}, readingLimits(t, keys)}
 	if len(ids) == 0 {
@@ -222,14 +218,13 @@ func readingLimits(t *sqlstore.LimitTx, keys []string) statement {
 	}}
 }
 
-// savingLimits writes what was changed.
 func savingLimits(t *sqlstore.LimitTx) (all []statement) {
 	var keys, gone, firsts [][]byte
 	var states, ids []string
 	var ends, ats, waits, idEnds []int64
 	for key, row := range t.Rows {
 		switch {
-		case len(row.State) == 0: // nothing is left, or it was only made to be locked
+		case len(row.State) == 0: // no state is left, or the row was only made to be locked
 			gone = append(gone, []byte(key))
 		case row.Changed:
 			keys, states, ends = append(keys, []byte(key)), append(states, row.State.Text()), append(ends, row.Ends)
@@ -261,16 +256,15 @@ func bytesOf(keys []string) [][]byte {
 	return all
 }
 
-// limitSweeper removes rows of limits that have expired. After sweepEvery changes it
-// looks at a page, of more rows than can have been made meanwhile, so that they do not
-// pile up.
+// limitSweeper removes expired rows of limits. After sweepEvery changes it looks at a
+// page of more rows than can have been made meanwhile, so that they do not accumulate.
 type limitSweeper struct {
 	changes atomic.Int64 // since the last page
 
 	mu      sync.Mutex
-	busy    bool // as the rest, guarded by mu
+	busy    bool // guarded by mu, like the fields below
 	closed  bool
-	after   []byte // where the last page ended
+	after   []byte // the end of the last page
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
@@ -278,16 +272,16 @@ type limitSweeper struct {
 
 const (
 	sweepEvery = 128 // changes
-	sweepLooks = 3   // rows, for each change
+	sweepLooks = 3   // rows for each change
 	maxSweep   = 20_000
 )
 
 func (w *limitSweeper) init() {
 	w.ctx, w.cancel = context.WithCancel(context.Background())
-	w.changes.Store(rand.Int64N(sweepEvery)) // programs that decide once sweep, too, now and then
+	w.changes.Store(rand.Int64N(sweepEvery)) // random, so that programs with one decision sweep sometimes, too
 }
 
-// changed notes that a decision has written to that many keys, and one of them.
+// changed notes that a decision has written n keys, among them key.
 func (w *limitSweeper) changed(s *Store, n int, key string) {
 	if w.changes.Add(int64(n)) < sweepEvery {
 		return
@@ -306,7 +300,7 @@ func (w *limitSweeper) changed(s *Store, n int, key string) {
 	w.running.Go(func() { w.run(s, all) })
 }
 
-// run sweeps a page, and the next ones if there was much to remove.
+// run sweeps a page, and more pages if it removed many rows.
 func (w *limitSweeper) run(s *Store, changes int64) {
 	size := min(sweepLooks*changes, maxSweep)
 	for more := true; more; {
@@ -319,7 +313,7 @@ func (w *limitSweeper) run(s *Store, changes int64) {
 		} else if w.after = upto; upto == nil {
 			w.after = []byte{}
 		}
-		// After the last page comes the first: this may be a program that decides once.
+		// After the last page comes the first: this may be a program with one decision.
 		more = err == nil && (removed > size/2 || upto == nil && len(from) > 0)
 	}
 	w.mu.Lock()
@@ -327,8 +321,7 @@ func (w *limitSweeper) run(s *Store, changes int64) {
 	w.mu.Unlock()
 }
 
-// close waits a moment for a page that is under way: a program that decides once
-// is about to end.
+// close waits briefly for a page that is under way: the program may be about to end.
 func (w *limitSweeper) close(patience time.Duration) {
 	w.mu.Lock()
 	w.closed = true

@@ -13,7 +13,7 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// The end of a row that another program wrote can be out of all bounds.
+// Another program may have written a row with an extreme end.
 const (
 	clockSQL      = `(extract(epoch FROM clock_timestamp()) * 1000000)::bigint`
 	expiresSQL    = `(extract(epoch FROM least(greatest(expires, '2000-01-01Z'), '4000-01-01Z')) * 1000000)::bigint`

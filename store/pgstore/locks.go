@@ -16,9 +16,9 @@ const (
 	acquireSQL = `SELECT baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, $8::boolean, $9::boolean, $10::bigint)`
 
 	// boundedSQL asks for a position only if fewer than MaxWaiting wait: the first call
-	// has locked the key's row, so that no other request comes between. An answer with
-	// a token is about a position that the claim has already. What the first call
-	// granted is durable, whatever the second one found.
+	// has locked the key's row, so no other request comes in between. An answer with a
+	// token is about an existing position of the claim. Grants of the first call are
+	// durable, whatever the second one returns.
 	boundedSQL = `SELECT first, more, coalesce(CASE WHEN split_part(first, E'\n', 3) <> '' THEN set_config('synchronous_commit', 'on', true) END, '')
 		FROM (SELECT first, CASE WHEN first LIKE '3 %' AND (first NOT LIKE '3 0 %' OR split_part(split_part(first, E'\n', 1), ' ', 6)::bigint < $8::bigint)
 			THEN baton_acquire_1($1::bytea, $2::text, $3::text, $4::text, $5::bigint, $6::bigint, $7::bigint, true, $9::boolean, $10::bigint) ELSE '' END AS more
@@ -32,7 +32,7 @@ const (
 	breakSQL     = `SELECT ended, broken, granted FROM baton_break_1($1::bytea, $2::text[])`
 )
 
-// What the functions answer.
+// Answers of the functions.
 const (
 	isLost = iota
 	isHeld
@@ -41,8 +41,8 @@ const (
 	isOtherwise // held with another capacity
 )
 
-// Acquire implements driver.Locks, in one round trip; in two if it finds only then that
-// other claims want the key, too.
+// Acquire implements driver.Locks, in one round trip; in two if only the first answer
+// shows that other claims want the key, too.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -56,7 +56,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 }
 
 func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
-	var text, before string // of the last call and, if there were two, of the first
+	var text, before string // of the last call and, after two calls, of the first
 	bounded := r.Queue && r.MaxWaiting > 0
 	alone := func() error {
 		args := []any{[]byte(r.Key), r.ID, r.Owner, s.hints.node, r.Weight, r.Capacity, r.TTL.Microseconds(), r.Queue, r.Retry, r.Ticket}
@@ -109,7 +109,6 @@ func (s *Store) acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return driver.Grant{}, a.refusal(r)
 }
 
-// refusal is the error of a request with this answer.
 func (a answer) refusal(r driver.Request) error {
 	if a.state == isOtherwise {
 		return &driver.CapacityError{Key: r.Key, InUse: a.others, Asked: r.Capacity}
@@ -122,7 +121,7 @@ func (a answer) refusal(r driver.Request) error {
 	}
 }
 
-// answer is what baton_acquire_1 says.
+// answer is the answer of baton_acquire_1.
 type answer struct {
 	state, token          int64
 	again, age, remaining time.Duration
@@ -142,8 +141,8 @@ func readAnswer(text string) (a answer) {
 	return a
 }
 
-// Release implements driver.Locks, in one round trip, or two like Acquire. It grants
-// the next waiters in the same commit.
+// Release implements driver.Locks, in one round trip, or two like Acquire. It grants the
+// next waiters in the same commit.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -162,7 +161,7 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	return err
 }
 
-// releaseAgain is Release when an attempt of the claim may have come after it.
+// releaseAgain is Release when an attempt of the claim may have come later.
 func (s *Store) releaseAgain(ctx context.Context, c driver.Claim) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -173,7 +172,7 @@ func (s *Store) releaseAgain(ctx context.Context, c driver.Claim) error {
 	return s.released(c, text)
 }
 
-// released reads what baton_release_1 says.
+// released parses the answer of baton_release_1.
 func (s *Store) released(c driver.Claim, text string) error {
 	state, granted, contended := strings.Cut(text, "\n")
 	s.batcher.hot.Set(c.Key, contended)
@@ -188,12 +187,12 @@ func (s *Store) released(c driver.Claim, text string) error {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// grantOf is the hint to a waiter that was granted.
+// grantOf is the hint about a grant from the queue.
 func grantOf(token, ttl int64) driver.Hint {
 	return sqlstore.Granted{Token: token, TTL: micros(sqlstore.ClaimTime(ttl))}.Hint()
 }
 
 func number(s string) int64 {
-	n, _ := strconv.ParseInt(s, 10, 64) // 0 if it is none
+	n, _ := strconv.ParseInt(s, 10, 64) // 0 if it is no number
 	return n
 }

@@ -13,8 +13,7 @@ import (
 const togetherSQL = `SELECT refused, answers FROM baton_together_1($1::bytea[], $2::text[], $3::text[], $4::text, $5::bigint[], $6::bigint[], $7::bigint[], $8::boolean[], $9::bigint[])`
 
 // AcquireAll implements driver.Together, for locks of any kind, by one statement in one
-// transaction: no other transaction sees half of it, and no crash leaves half of it. It
-// costs one round trip and one commit, however many keys there are.
+// transaction, and so one round trip and one commit.
 func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Grant, error) {
 	if err := check.Together(r, traits); err != nil {
 		return nil, err
@@ -50,7 +49,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	if refused > 0 {
 		for at, text := range answers[min(n, len(answers)):] {
 			if text != "" {
-				_ = s.released(r[order[at]].Claim, text) // ErrLost is as it should be
+				_ = s.released(r[order[at]].Claim, text) // ErrLost is the expected result
 			}
 		}
 		q := r[order[refused-1]]

@@ -8,10 +8,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The statements with which baton_acquire_1 and baton_release_1 begin, for keys that no
-// other claim is known to want: on their own they cost the server less. Each does
-// nothing where the isolation is not READ COMMITTED, and where the functions would have
-// more to do.
+// The first statements of baton_acquire_1 and baton_release_1, for keys that no other
+// claim is known to want: by themselves they cost the server less. They have no effect if
+// the isolation is not READ COMMITTED, and if the functions would have more to do.
 const (
 	directAcquireSQL = `INSERT INTO baton_lock AS l (k, last, first, busy, id, token, weight, owner, node, since, ends)
 		SELECT $1::bytea, seed, seed, false, $2::text, seed, 1099511627776, $3::text, $4::text, now_, now_ + $5::bigint * interval '1 microsecond'
@@ -28,8 +27,7 @@ const (
 		RETURNING CASE WHEN current_setting('synchronous_commit') = 'off'
 			AND set_config('synchronous_commit', 'on', true) = '' THEN 0 ELSE l.token END`
 
-	// It skips a row that is locked, like that of a lease on which a transaction
-	// depends.
+	// It skips a locked row, such as that of a lease on which a transaction depends.
 	directReleaseSQL = `UPDATE baton_lock SET id = '', owner = '', node = '', ends = clock_timestamp()
 		WHERE ctid = ANY (ARRAY (SELECT ctid FROM baton_lock WHERE k = $1::bytea AND id = $2::text AND NOT busy
 			AND ends > clock_timestamp() AND current_setting('transaction_isolation') = 'read committed' FOR UPDATE SKIP LOCKED))
@@ -37,8 +35,8 @@ const (
 		RETURNING true`
 )
 
-// acquireDirectly grants an exclusive claim that is new, if no other claim is in its
-// way. Otherwise the token is 0, and nothing was done.
+// acquireDirectly grants a new exclusive claim, if no other claim is in its way.
+// Otherwise the token is 0, and nothing was changed.
 func (s *Store) acquireDirectly(ctx context.Context, r driver.Request) (token int64, err error) {
 	if !s.mayAskDirectly(r.Key) {
 		return 0, nil
@@ -47,8 +45,7 @@ func (s *Store) acquireDirectly(ctx context.Context, r driver.Request) (token in
 	return token, s.ask(ctx, directAcquireSQL, args, rowOrNone(&token))
 }
 
-// releaseDirectly ends a claim that holds, if it has no waiters. Otherwise done is
-// false.
+// releaseDirectly ends a held claim, if it has no waiters. Otherwise done is false.
 func (s *Store) releaseDirectly(ctx context.Context, c driver.Claim) (done bool, err error) {
 	if !s.mayAskDirectly(c.Key) {
 		return false, nil
@@ -60,7 +57,7 @@ func (s *Store) mayAskDirectly(key string) bool {
 	return s.direct && !s.wrap.Load() && !s.batcher.hot.Has(key)
 }
 
-// rowOrNone reads a row if there is one.
+// rowOrNone reads at most one row.
 func rowOrNone(dest any) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		if !rows.Next() {

@@ -22,15 +22,14 @@ const (
 	lookSQL = `SELECT states, agains, granted_keys, granted FROM baton_look_1($1::bytea[], $2::bigint[], $3::bigint)`
 )
 
-// Renew implements driver.Locks. One statement renews all claims that hold in one round
-// trip, on connections that serve nothing else. Claims that wait cost two, the second
-// of which notices holders that died. A claim that another transaction was writing to
-// at that moment costs one of its own.
+// Renew implements driver.Locks. One statement renews all held claims in one round trip,
+// on connections for renewals only. Waiting claims cost two; the second notices dead
+// holders. A claim that another transaction was just writing costs one of its own.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	return s.hints.watchers.Renew(ctx, claims, ttl, s.renewal, s.confirm)
 }
 
-// renewWith returns what makes one request for a sqlstore.Renewals.
+// renewWith returns the send function of a sqlstore.Renewals.
 func (s *Store) renewWith(pool *pgxpool.Pool) func(context.Context, []driver.Claim, time.Duration) []driver.Renewal {
 	return func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		b := sqlstore.NewBatch(claims, ttl, traits)
@@ -69,8 +68,7 @@ func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch
 	}
 
 	if left = b.Left(); len(left) > 0 {
-		// They are lost, or were locked for a moment, or are known by
-		// another ticket.
+		// They are lost, or were locked for a moment, or have another ticket.
 		keys, ids, _ := columns(left)
 		var there []int64
 		err := s.askOf(ctx, pool, existSQL, []any{keys, ids}, func(rows pgx.Rows) (err error) {
@@ -97,8 +95,8 @@ func (s *Store) renew(ctx context.Context, pool *pgxpool.Pool, b *sqlstore.Batch
 	return nil
 }
 
-// look grants waiters of the keys that have some, and answers again about the
-// positions, which the batch has just renewed.
+// look grants waiters of contended keys, and updates the answers about the positions,
+// which the batch has just renewed.
 func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.Position, us int64) error {
 	slices.SortFunc(waiting, func(a, b sqlstore.Position) int { return strings.Compare(a.Key, b.Key) })
 	keys, _, seqs := columns(waiting)
@@ -107,7 +105,7 @@ func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.
 	var grantedKeys [][]byte
 	var granted []string
 	if err := s.row(ctx, lookSQL, []any{keys, seqs, us}, &states, &agains, &grantedKeys, &granted); err != nil {
-		return nil // they are renewed, and the next look may do better
+		return nil // they are renewed; the next look may succeed
 	}
 	for i, p := range waiting {
 		if states[i] == isHeld {
@@ -122,8 +120,8 @@ func (s *Store) look(ctx context.Context, b *sqlstore.Batch, waiting []sqlstore.
 	return nil
 }
 
-// warm makes a connection for renewals and prepares their statement, which takes
-// several round trips: a grant may have to be renewed within a second.
+// warm makes a connection for renewals and prepares their statement, which takes several
+// round trips: a grant may need a renewal within a second.
 func (s *Store) warm(ctx context.Context) {
 	_ = s.askOf(ctx, s.renewing, renewSQL, []any{[][]byte{}, []string{}, []int64{}, int64(0)}, func(rows pgx.Rows) error { return rows.Err() })
 }

@@ -11,7 +11,8 @@ import (
 
 const keySQL = `SELECT baton_key_1($1::bytea, $2::text[], $3::bigint[], $4::text[], $5::text[], $6::bigint[], $7::text)`
 
-// sendKey sends the operations on one key in one statement and notes which it served.
+// sendKey sends the operations on one key in one statement and marks those that were
+// done.
 func (c *batcher) sendKey(ctx context.Context, conn *pgxpool.Conn, all []*operation) error {
 	key := all[0].claim.Key
 	var ends, queued []*operation
@@ -33,7 +34,7 @@ func (c *batcher) sendKey(ctx context.Context, conn *pgxpool.Conn, all []*operat
 	}
 	numbers, rest, _ := strings.Cut(text, "\n")
 	ended, granted, _ := strings.Cut(rest, "\n")
-	n := strings.Fields(numbers) // busy, first ticket, ticket of the head, when it is to ask again
+	n := strings.Fields(numbers) // busy, first ticket, ticket of the head, when it must ask again
 	first, head, again := number(n[1]), number(n[2]), number(n[3])
 	c.hot.Set(key, n[0] == "t")
 	for i, o := range queued {

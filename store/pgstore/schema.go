@@ -11,15 +11,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// SchemaVersion is the version of the tables and functions that this package
-// needs. Older ones are refused with a *SchemaError. Newer ones serve it, too, because
-// a function keeps its name, its parameters and its results.
+// SchemaVersion is the version of the tables and functions that this package needs. Older
+// ones are refused with a *SchemaError. Newer ones work, too: a function keeps its name,
+// its parameters and its results.
 const SchemaVersion = 1
 
 //go:embed *.sql
 var files embed.FS
 
-// Schema returns the SQL that makes the tables and functions. It may be run again.
+// Schema returns the SQL that makes the tables and functions. It can be run again.
 func Schema() string {
 	var all strings.Builder
 	for _, name := range []string{
@@ -27,22 +27,22 @@ func Schema() string {
 	} {
 		text, err := files.ReadFile(name + ".sql")
 		if err != nil {
-			panic(err) // it is not in the program
+			panic(err) // the file is embedded
 		}
 		all.Write(text)
 		all.WriteByte('\n')
 	}
-	// The version comes last: where it is, all the rest is.
+	// The version comes last, so that it implies everything else.
 	fmt.Fprintf(&all, `-- baton_schema says which version this is.
 CREATE OR REPLACE FUNCTION baton_schema() RETURNS int LANGUAGE sql IMMUTABLE AS $$ SELECT %d $$;
 `, SchemaVersion)
 	return all.String()
 }
 
-// Migrate makes the tables and functions. Older ones that the search path leads to
-// are brought up to date where they are; where there are none, they are made in the
-// first schema of the search path. Several programs may do so at the same time.
-// Old programs go on working meanwhile and afterwards.
+// Migrate makes the tables and functions. It updates older ones on the search path in
+// their schema; if there are none, it makes them in the first schema of the search path.
+// Several programs may call it at the same time. Programs of older versions continue to
+// work, meanwhile and afterwards.
 func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	if v, err := schemaVersion(ctx, pool); err == nil && v >= SchemaVersion {
 		return nil
@@ -52,7 +52,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 		return &StandbyError{}
 	}
 	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
-		// No other program uses this number: it is "baton" as text.
+		// A unique number: "baton" as text.
 		if _, err := tx.Exec(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`, pgx.QueryExecModeExec); err != nil {
 			return err
 		}
@@ -62,7 +62,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 			return err
 		}
 		if where != nil {
-			// Another process may have been faster.
+			// Another process may have done it.
 			v, err := schemaVersion(ctx, tx)
 			if err != nil {
 				return err
@@ -70,8 +70,8 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool) error {
 			if v >= SchemaVersion {
 				return nil
 			}
-			// CREATE TABLE IF NOT EXISTS looks into the first schema of the path alone. A
-			// second set of tables there would be a second holder of every lock.
+			// CREATE TABLE IF NOT EXISTS checks only the first schema of the path. A
+			// second set of tables there would allow a second holder of every lock.
 			if _, err := tx.Exec(ctx, `SET LOCAL search_path = `+quoted(*where), pgx.QueryExecModeExec); err != nil {
 				return err
 			}

@@ -19,11 +19,10 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// Store keeps locks, rate limits and records of operations in PostgreSQL. It
-// implements driver.Store, driver.Watcher, driver.Downgrader, driver.Mover,
-// driver.Renamer, driver.Together, driver.Inspector, driver.Examiner, limits.Store, limits.Overrider and
-// driver.Records.
-// Use New or Open. All methods are safe for concurrent use.
+// Store keeps locks (driver.Store, with all abilities of package driver), rate limits
+// (limits.Store, limits.Lister, limits.Overrider) and records (driver.Records,
+// driver.RecordLister) in PostgreSQL. Use New or Open. All methods are safe for
+// concurrent use.
 //
 // Errors about the tables are *SchemaError.
 type Store struct {
@@ -31,14 +30,14 @@ type Store struct {
 	overrides
 
 	pool   *pgxpool.Pool
-	owned  bool   // the pool is ours to close
-	pooled bool   // there is a pooler between us and the server
-	direct bool   // plans use indexes in statements outside functions, too
+	owned  bool   // Close closes the pool
+	pooled bool   // there is a pooler before the server
+	direct bool   // statements outside functions use indexes, too
 	home   string // the schema of the tables
 
-	renewing *pgxpool.Pool // what is held is renewed on its connections only
+	renewing *pgxpool.Pool // connections for renewals of held locks only
 	renewal  *sqlstore.Renewals
-	confirm  *sqlstore.Renewals // of positions
+	confirm  *sqlstore.Renewals // for positions
 
 	wrap   atomic.Bool
 	closed atomic.Bool
@@ -48,7 +47,7 @@ type Store struct {
 	hints    hints
 	sweep    sweeper
 	limits   *sqlstore.Limits
-	left     *sqlstore.Abandoned // attempts to acquire
+	left     *sqlstore.Abandoned // of attempts to acquire
 
 	limitSweep limitSweeper
 
@@ -80,36 +79,36 @@ var traits = driver.Traits{
 	Failover:  true,
 	Processes: true,
 	Machines:  true,
-	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter one
+	MinTTL:    100 * time.Millisecond, // a commit may take as long as a shorter TTL
 	MaxTTL:    365 * 24 * time.Hour,
 }
 
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// renewingConns is how many connections renew what is held: one, and another one in
-// case that it falls silent.
+// renewingConns is the number of connections for renewals: one, and another one in case
+// that it falls silent.
 const renewingConns = 2
 
-// Config says how a store works. The zero value is fine.
+// Config says how a store works. The zero Config is ready to use.
 type Config struct {
-	// Pooler says that a pooler is between the program and the server, so that the
-	// store can neither prepare statements nor listen. Defaults to finding out: the
-	// process that answers is then not the one that was connected to.
+	// Pooler says that there is a pooler before the server, so that the store can neither
+	// prepare statements nor listen. By default the store finds out: the process that
+	// answers is then not the one that it connected to.
 	Pooler bool
 }
 
 func (c Config) options(o *options) { o.pooler = c.Pooler }
 
-// options are what tests change as well.
+// options are those of Config, and those for tests.
 type options struct {
 	pooler bool
-	poll   time.Duration // how often to look for grants where the process cannot listen
+	poll   time.Duration // how often to look for grants if the process cannot listen
 	idle   time.Duration // how long a key is unused before its row is removed
 	sweep  time.Duration // how often to look for such rows
-	early  bool          // the first time at once
+	early  bool          // the first look is at once
 
-	patience time.Duration // how long a request goes on when its context has ended
+	patience time.Duration // how long a request continues after its context
 	decide   time.Duration // how long a transaction about limits may take
 
 	repeats []time.Duration // see sqlstore.Abandoned
@@ -123,19 +122,19 @@ func defaults() options {
 	}
 }
 
-// New returns a store that uses a pool that the program made, and which Close leaves
-// open. It asks the server which version of the tables there is, and fails with a
-// *SchemaError if Migrate has to be called first.
+// New returns a store over a pool of the program, which Close leaves open. It asks the
+// server for the version of the tables, and fails with a *SchemaError if Migrate must be
+// called first.
 //
-// The pool's connections serve all requests, however many wait, but for renewals of
-// what is held. For these the store makes up to two more, as the pool would, when it
-// first needs them, and closes them. So a lease is kept also if the pool is exhausted.
-// One more connection, which the store takes out of the pool, listens.
+// The pool's connections serve any number of requests, except renewals of held locks. For
+// these the store makes up to two more, with the pool's configuration, when it first
+// needs them, and closes them. So leases are kept even if the pool is exhausted. One more
+// connection, taken out of the pool, listens.
 //
-// All connections have to lead to the same tables. The store asks each once, unless a
-// pooler is in between; it closes one that leads to other tables, and the request fails with
-// a *SearchPathError that wraps driver.ErrUnavailable. A program that changes
-// search_path on a connection has to change it back.
+// All connections must lead to the same tables. The store checks each once, except with a
+// pooler. It closes one that leads to other tables, and the request fails with a
+// *SearchPathError that wraps driver.ErrUnavailable. A program that changes search_path
+// on a connection must change it back.
 //
 // An uncontended lock costs the server less if its connections have enable_seqscan off
 // and plan_cache_mode force_generic_plan, as those of Open have.
@@ -171,7 +170,7 @@ func newStore(ctx context.Context, pool *pgxpool.Pool, owned bool, change ...fun
 	return s, nil
 }
 
-// probe asks the server what the store has to know, on one connection.
+// probe asks the server for the settings of the store, on one connection.
 func (s *Store) probe(ctx context.Context, o options) error {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -185,7 +184,7 @@ func (s *Store) probe(ctx context.Context, o options) error {
 		pgx.QueryExecModeExec).Scan(&pid, &encoding, &standby, &scans); err != nil {
 		return failure(ctx, err)
 	}
-	// A pooler tells a process number of its own when a client connects.
+	// A pooler tells clients a process number of its own.
 	s.pooled = o.pooler || pid != conn.Conn().PgConn().PID()
 	s.direct = scans == "off" && !s.pooled
 	if encoding != "UTF8" && encoding != "SQL_ASCII" {
@@ -206,20 +205,20 @@ func (s *Store) probe(ctx context.Context, o options) error {
 	return err
 }
 
-// homeOf is the schema of the tables to which a connection leads.
+// homeOf is the schema of the tables on a connection.
 func homeOf(ctx context.Context, db querier) (home string, err error) {
 	err = db.QueryRow(ctx, `SELECT coalesce((SELECT nspname FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE c.oid = to_regclass('baton_lock')), '')`,
 		pgx.QueryExecModeExec).Scan(&home)
 	return home, err
 }
 
-// askedWhere is where a connection notes to which schema it leads.
+// askedWhere is the key under which a connection has its schema.
 const askedWhere = "github.com/batonhq/baton/store/pgstore: schema"
 
-// leads returns an error if the connection leads to other tables than the store's.
-// Each is asked once.
+// leads returns an error if the connection leads to other tables than the store's. It
+// asks each connection once.
 func (s *Store) leads(ctx context.Context, conn *pgx.Conn) error {
-	if s.pooled { // a pooler's connection leads to several
+	if s.pooled { // a pooler's connection leads to several servers' processes
 		return nil
 	}
 	noted := conn.PgConn().CustomData()
@@ -229,7 +228,7 @@ func (s *Store) leads(ctx context.Context, conn *pgx.Conn) error {
 		if home, err = homeOf(ctx, conn); err != nil {
 			return notSent{err}
 		}
-		if home == "" { // there are no tables, as the statement will say
+		if home == "" { // there are no tables, as the statement will report
 			return nil
 		}
 		noted[askedWhere] = home
@@ -241,7 +240,6 @@ func (s *Store) leads(ctx context.Context, conn *pgx.Conn) error {
 	return notSent{&SearchPathError{Want: s.home, Found: home}}
 }
 
-// schemaVersion asks for the version of the tables, 0 if there are none.
 func schemaVersion(ctx context.Context, db querier) (version int, err error) {
 	err = db.QueryRow(ctx, `SELECT baton_schema()`, pgx.QueryExecModeExec).Scan(&version)
 	if err != nil {
@@ -253,18 +251,15 @@ func schemaVersion(ctx context.Context, db querier) (version int, err error) {
 	return version, err
 }
 
-// querier is what pools, connections and transactions have in common.
 type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// row runs a statement that answers with one row, as one attempt in one round
-// trip.
+// row runs a statement with one row as its answer, as one attempt in one round trip.
 func (s *Store) row(ctx context.Context, sql string, args []any, dest ...any) error {
 	return s.ask(ctx, sql, args, oneRow(dest...))
 }
 
-// oneRow reads the only row.
 func oneRow(dest ...any) func(pgx.Rows) error {
 	return func(rows pgx.Rows) error {
 		if !rows.Next() {
@@ -277,13 +272,12 @@ func oneRow(dest ...any) func(pgx.Rows) error {
 	}
 }
 
-// ask runs a statement and calls read for its rows. What read set may be used only if
+// ask runs a statement and calls read for its rows. What read has set may be used only if
 // the result is nil.
 func (s *Store) ask(ctx context.Context, sql string, args []any, read func(pgx.Rows) error) error {
 	return s.askOf(ctx, s.pool, sql, args, read)
 }
 
-// askOf is ask on a connection of one of the pools.
 func (s *Store) askOf(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, read func(pgx.Rows) error) error {
 	if s.closed.Load() {
 		return driver.ErrClosed
@@ -291,7 +285,7 @@ func (s *Store) askOf(ctx context.Context, pool *pgxpool.Pool, sql string, args 
 	return s.askAnyway(ctx, pool, sql, args, read)
 }
 
-// askAnyway is askOf, also after the store was closed.
+// askAnyway is askOf, even after Close.
 func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, args []any, read func(pgx.Rows) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -303,16 +297,15 @@ func (s *Store) askAnyway(ctx context.Context, pool *pgxpool.Pool, sql string, a
 	return s.askWith(ctx, conn, sql, args, read)
 }
 
-// connect takes a connection from a pool.
 func (s *Store) connect(ctx context.Context, pool *pgxpool.Pool) (*pgxpool.Conn, error) {
 	conn, err := pool.Acquire(ctx)
 	if errors.Is(err, puddle.ErrClosedPool) {
-		go s.Close() // the program has closed its pool: the pool for renewals must not go on
+		go s.Close() // the program has closed its pool: the pool for renewals must end, too
 	}
 	switch {
 	case err == nil:
 		return conn, nil
-	case s.closed.Load(): // perhaps Close has ended the attempt to connect
+	case s.closed.Load(): // Close may have ended the attempt to connect
 		return nil, driver.ErrClosed
 	}
 	return nil, failure(ctx, notSent{err})
@@ -333,14 +326,14 @@ func (s *Store) askWith(ctx context.Context, conn *pgxpool.Conn, sql string, arg
 // giveBack returns a connection to its pool, which closes it if a transaction is open.
 func giveBack(conn *pgxpool.Conn) {
 	if conn.Conn().IsClosed() {
-		conn.Hijack() // or the pool counts it until the server sees the end
+		conn.Hijack() // otherwise the pool counts it until the server notices the end
 	} else {
 		conn.Release()
 	}
 }
 
-// leave closes the connection that has led to the wrong server, and all others of the
-// store's own pools.
+// leave closes the connection to the wrong server, and all others of the store's own
+// pools.
 func (s *Store) leave(ctx context.Context, conn *pgxpool.Conn) {
 	if s.owned && !s.moved.TrySet() {
 		return
@@ -359,7 +352,7 @@ func (s *Store) askOn(ctx context.Context, conn *pgx.Conn, sql string, args []an
 		if err := s.several(ctx, conn, st); !isCode(err, wrongIsolation) {
 			return err
 		}
-		s.wrap.Store(true) // and nothing was done
+		s.wrap.Store(true) // nothing was done
 	}
 	err := s.several(ctx, conn, statement{sql: beginSQL}, st, statement{sql: commitSQL})
 	if err != nil {
@@ -379,8 +372,8 @@ type statement struct {
 	read func(pgx.Rows) error // may be nil
 }
 
-// several runs statements in one round trip; in one each behind a pooler, because a batch
-// prepares its statements. The first that fails is the last that runs.
+// several runs statements in one round trip, until one fails. With a pooler each takes
+// its own, because a batch prepares its statements.
 func (s *Store) several(ctx context.Context, conn *pgx.Conn, all ...statement) error {
 	if err := s.leads(ctx, conn); err != nil {
 		return err
@@ -412,7 +405,7 @@ func (s *Store) several(ctx context.Context, conn *pgx.Conn, all ...statement) e
 	return results.Close()
 }
 
-// rollBack undoes a transaction that may be open. A connection on which that fails is
+// rollBack undoes a transaction that may be open. After a failure the connection is
 // closed when it is given back.
 func (s *Store) rollBack(ctx context.Context, conn *pgx.Conn) {
 	if conn.IsClosed() || conn.PgConn().TxStatus() == 'I' {
@@ -442,8 +435,8 @@ func readAll(rows pgx.Rows, err error, read func(pgx.Rows) error) error {
 	return rows.Err() // the commit comes after the rows
 }
 
-// Close ends the store. Locks that are held stay until they expire. The pool
-// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+// Close ends the store. Locks that are held stay until they expire. Close closes the pool
+// only if Open made it. Later calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -470,7 +463,7 @@ func (s *Store) Close() error {
 	}
 }
 
-// fields splits the lines of the functions' texts: node, id, ticket, ttl.
+// fields splits the lines of the functions' answers: node, id, ticket, ttl.
 func fields(text string) (lines [][]string) {
 	for line := range strings.Lines(text) {
 		if f := strings.Split(strings.TrimSuffix(line, "\n"), " "); len(f) == 4 {

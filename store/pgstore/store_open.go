@@ -12,50 +12,46 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Server says where PostgreSQL is and how Open connects.
+// Server is the address of PostgreSQL, and how Open connects.
 type Server struct {
-	// Addrs are host:port, or the directory of a unix socket and its port, as
-	// in "/run/postgresql:5432". Of several the first that is a primary is
-	// used.
+	// Addrs are host:port, or the directory of a unix socket and its port, as in
+	// "/run/postgresql:5432". Open uses the first that is a primary.
 	Addrs []string
 
 	Database string // Defaults to the user's name.
 	User     string // Defaults to the name of the program's user.
 	Password string
 
-	// SSLMode is disable, allow, prefer, require, verify-ca or verify-full, as
-	// in every PostgreSQL client. Defaults to prefer, which speaks TLS if the
-	// server does and verifies nothing.
+	// SSLMode is disable, allow, prefer, require, verify-ca or verify-full, as in every
+	// PostgreSQL client. Defaults to prefer, which uses TLS if the server does and
+	// verifies nothing.
 	SSLMode string
 
-	// Files in PEM form: the authorities that verify the server, and the
-	// program's own certificate with its key. All may be empty.
+	// Files in PEM form: the authorities that verify the server, and the program's own
+	// certificate with its key. Each may be empty.
 	SSLRootCert, SSLCert, SSLKey string
 
-	// Application is the name that the server shows. Defaults to "baton".
+	// Application is the name of the program for the server. Defaults to "baton".
 	Application string
 
-	// Conns is the highest number of connections, besides the one that listens and up
-	// to two that renew what is held. Defaults to 4. Waiters hold none, however many
-	// there are.
+	// Conns is the greatest number of connections, besides the one that listens and up to
+	// two for renewals. Waiters hold none. Defaults to 4.
 	Conns int
 
-	// NoMigrate refuses a database without the tables, with a *SchemaError.
-	// Defaults to making them.
+	// NoMigrate makes Open refuse a database without the tables, with a *SchemaError. By
+	// default Open makes them.
 	NoMigrate bool
 
-	// Schema is where the tables are. Defaults to the search path of the
-	// user. A pooler that does not pass it on is refused with a
-	// *SearchPathError.
+	// Schema is the schema of the tables. Defaults to the search path of the user. A
+	// pooler that does not pass it on is refused with a *SearchPathError.
 	Schema string
 }
 
-// Open connects and returns a store whose pool Close closes. The context
-// bounds Open only.
+// Open connects and returns a store whose pool Close closes. The context bounds Open
+// only.
 //
-// Open makes tables and functions that are missing, and replaces older ones.
-// driver.ErrUnavailable says that the server could not be reached, or that the user may
-// not make them.
+// Open makes missing tables and functions, and replaces older ones. driver.ErrUnavailable
+// says that the server could not be reached, or that the user may not make them.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	pool, err := connect(ctx, at)
 	if err != nil {
@@ -75,8 +71,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// connect makes a pool and one connection. A pooler does not take the settings that a
-// server does: then connect goes without them.
+// connect makes a pool and one connection. A pooler refuses the settings of a server:
+// then connect leaves them out.
 func connect(ctx context.Context, at Server) (*pgxpool.Pool, error) {
 	for plain := false; ; plain = true {
 		config, err := at.pool(plain)
@@ -102,8 +98,8 @@ func connect(ctx context.Context, at Server) (*pgxpool.Pool, error) {
 	}
 }
 
-// lockTimeout bounds how long a request waits for a row that another session has locked
-// by hand, and keeps a connection busy meanwhile.
+// lockTimeout bounds how long a request waits, and occupies a connection, for a row that
+// another session has locked by hand.
 const lockTimeout = "2s"
 
 func (at Server) pool(plain bool) (*pgxpool.Config, error) {
@@ -143,7 +139,7 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	if application == "" {
 		application = "baton"
 	}
-	cc.ConnectTimeout = 5 * time.Second // else a silent server occupies the pool for minutes
+	cc.ConnectTimeout = 5 * time.Second // otherwise a silent server occupies the pool for minutes
 	cc.RuntimeParams = map[string]string{"application_name": application}
 	if !plain {
 		cc.RuntimeParams["default_transaction_isolation"] = "read committed"
@@ -158,7 +154,7 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	} else if at.Schema != "" {
 		return nil, errors.New("postgres: a pooler is before the server and does not let the schema be chosen: set the search path of the user or database instead")
 	}
-	config.MaxConns = 4 // and renewingConns
+	config.MaxConns = 4 // plus renewingConns
 	if at.Conns > 0 {
 		config.MaxConns = int32(at.Conns)
 	}
@@ -166,7 +162,7 @@ func (at Server) pool(plain bool) (*pgxpool.Config, error) {
 	return config, nil
 }
 
-// leads reports whether a new connection leads to the schema. That the schema does not
+// leads reports whether a new connection leads to the schema. A schema that does not
 // exist is found later.
 func (at Server) leads(ctx context.Context, conn *pgx.Conn) error {
 	var found *string

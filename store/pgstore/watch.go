@@ -17,10 +17,10 @@ import (
 	"github.com/batonhq/baton/internal/sqlstore"
 )
 
-// hints wakes waiters. It tells a grant to the waiter's process by NOTIFY, in a
-// transaction of its own after the commit: the server lets one transaction with a
-// NOTIFY commit at a time, and a grant's commit waits for the disk. A process listens
-// on one connection; while it cannot, it polls, in one statement for all its waiters.
+// hints wakes waiters. A grant is sent to the waiter's process by NOTIFY, in a
+// transaction of its own after the commit: the server commits one transaction with a
+// NOTIFY at a time, and a grant's commit waits for the disk. A process listens on one
+// connection. While it cannot, it polls, in one statement for all its waiters.
 type hints struct {
 	store    *Store
 	node     string // the channel of this process; "" if it cannot listen
@@ -29,7 +29,7 @@ type hints struct {
 
 	waiting   atomic.Int64
 	listening atomic.Bool
-	kick      chan struct{} // there is a waiter, or this process listens no more
+	kick      chan struct{} // there is a waiter, or this process no longer listens
 	started   atomic.Bool
 
 	mu      sync.Mutex
@@ -65,9 +65,9 @@ func (h *hints) wakePoller() {
 	}
 }
 
-// Watch implements driver.Watcher. A hint comes from the server to the one connection
-// of this process that listens. Without it, a statement looks for grants every few
-// milliseconds while this process has waiters.
+// Watch implements driver.Watcher. Hints come from the server on one connection of this
+// process. Without it, a statement looks for grants every few milliseconds while this
+// process has waiters.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	s.hints.start()
 	return s.hints.watchers.Watch(c, wake)
@@ -89,7 +89,7 @@ func (h *hints) start() {
 	}
 }
 
-// close waits a little for hints that other processes are to get.
+// close waits briefly for hints to other processes.
 func (h *hints) close() {
 	h.mu.Lock()
 	h.closed = true
@@ -104,7 +104,7 @@ func (h *hints) close() {
 	h.cancel()
 }
 
-// tell wakes the waiters that a function has granted, but for except, which gets an
+// tell wakes the waiters that a function has granted, except except, which gets an
 // answer.
 func (h *hints) tell(key, granted, except string) {
 	for _, f := range fields(granted) {
@@ -114,7 +114,7 @@ func (h *hints) tell(key, granted, except string) {
 	}
 }
 
-// send delivers a hint to the watchers of the id, here or on the node.
+// send delivers a hint to the watchers of the id, in this process or at the node.
 func (h *hints) send(node, key, id string, hint driver.Hint) {
 	if h.watchers.Deliver(key, id, hint) || node == "" || node == h.node {
 		return
@@ -130,8 +130,7 @@ func (h *hints) send(node, key, id string, hint driver.Hint) {
 	}
 }
 
-// deliver sends what is to be sent, many in one statement. What fails is not
-// sent again: it is a hint.
+// deliver sends the queued hints, many in one statement. A failed hint is not repeated.
 func (h *hints) deliver() {
 	const sql = `SELECT set_config('synchronous_commit', 'off', true), pg_notify(n, t)
 		FROM unnest($1::text[], $2::text[]) AS u (n, t)`
@@ -158,12 +157,12 @@ func (h *hints) deliver() {
 	}
 }
 
-// tellServer works also after the store was closed.
+// tellServer works after Close, too.
 func (h *hints) tellServer(ctx context.Context, sql string, args ...any) {
 	if h.store.pooled {
 		args = append([]any{pgx.QueryExecModeExec}, args...)
 	}
-	_, _ = h.store.pool.Exec(ctx, sql, args...) // a hint
+	_, _ = h.store.pool.Exec(ctx, sql, args...) // errors do not matter: it is a hint
 }
 
 // Pauses between two attempts to listen.
@@ -182,21 +181,20 @@ func (h *hints) listenAlways() {
 		h.wakePoller()
 		select {
 		case <-h.ctx.Done():
-		case <-time.After(pause/2 + mathrand.N(pause/2)): // not all processes at once
+		case <-time.After(pause/2 + mathrand.N(pause/2)): // jitter, so that processes do not reconnect at once
 		}
 		pause = min(2*pause, maxPause)
 	}
 }
 
-// How long to listen until the connection has to show that it lives, and how
-// long that may take.
+// How long to listen until the connection must show that it works, and how long that may
+// take.
 const (
 	quiet = 10 * time.Second
 	proof = 5 * time.Second
 )
 
-// listen receives on one connection until it breaks, and reports whether it
-// ever worked.
+// listen receives on one connection until it breaks, and reports whether it ever worked.
 func (h *hints) listen() (worked bool) {
 	ctx, cancel := context.WithTimeout(h.ctx, 10*time.Second)
 	defer cancel()
@@ -219,7 +217,7 @@ func (h *hints) listen() (worked bool) {
 	h.wrong = leave
 	h.mu.Unlock()
 	h.listening.Store(true)
-	h.watchers.Nudge() // what was sent before was not heard
+	h.watchers.Nudge() // earlier hints were missed
 	for {
 		ctx, cancel := context.WithTimeout(life, quiet)
 		n, err := conn.WaitForNotification(ctx)
@@ -243,7 +241,8 @@ func (h *hints) listen() (worked bool) {
 	}
 }
 
-// leave makes the process listen on another connection: this one leads to the wrong server.
+// leave makes the process listen on another connection: this one leads to the wrong
+// server.
 func (h *hints) leave() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -252,7 +251,7 @@ func (h *hints) leave() {
 	}
 }
 
-// receive reads what send wrote.
+// receive parses the text that send wrote.
 func (h *hints) receive(text string) {
 	f := strings.SplitN(text, " ", 4)
 	if len(f) != 4 {

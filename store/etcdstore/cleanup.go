@@ -17,48 +17,48 @@ const (
 	// mirrorAfter is how long a lock is held before a mirror watches for its loss.
 	mirrorAfter = 100 * time.Millisecond
 
-	// maxHeldMirrors bounds the mirrors that are for holders alone. Further holders
-	// learn of a loss when they renew.
+	// maxHeldMirrors bounds the mirrors for holders alone. Other holders notice a loss
+	// when they renew.
 	maxHeldMirrors = 1000
 
 	// mirrorLinger is how long a mirror stays open after its last use.
 	mirrorLinger = 5 * time.Second
 
-	// unresolvedTime is how long a request whose answer was lost may still take
-	// effect: the server gives one up after 5 s and two elections.
+	// unresolvedTime is how long a request whose answer was lost may still take effect:
+	// the server gives a request up after 5 s and two elections.
 	unresolvedTime = 10 * time.Second
 
-	// reserveTime is how long a process does not ask for a name of its own that another
-	// process has taken over. Asking for it costs two round trips.
+	// reserveTime is how long a process does not use a name of its own that another
+	// process has taken over. A try costs two round trips.
 	reserveTime = 10 * time.Second
 
-	// cleanPause is the least pause between two runs of clean.
+	// cleanPause is the shortest pause between two runs of clean.
 	cleanPause = 10 * time.Millisecond
 
-	// maxRemovals bounds the removals under way: a process that was stopped may find very many
-	// claims ended, and has to renew its other claims first.
+	// maxRemovals bounds the concurrent removals: a process that was stopped may find
+	// very many claims ended, and must renew its other claims first.
 	maxRemovals = 256
 
-	// removalTime is subtracted from the TTL of a claim that is not renewed, so that the
-	// removal of its name does not come after the TTL.
+	// removalTime is subtracted from the TTL of a claim that is not renewed, so that its
+	// name is removed within the TTL.
 	removalTime = 100 * time.Millisecond
 )
 
-// effectiveTTL is how long after a renewal the claim ends for this process.
+// effectiveTTL is the time after a renewal at which the claim ends for this process.
 func effectiveTTL(ttl time.Duration) time.Duration { return ttl - min(removalTime, ttl/20) }
 
-// cleaner removes what was not renewed in time and what lost answers may have
-// left, and opens and closes mirrors when that is due. It does not help a process that
-// died: there the server ends its leases. Guarded by Store.mu.
+// cleaner removes claims that were not renewed in time and the effects of requests whose
+// answers were lost, and opens and closes mirrors. It is for a live process: when a
+// process dies, the server ends its leases. Guarded by Store.mu.
 type cleaner struct {
 	timer       *time.Timer
-	at          time.Time // when the timer fires; zero: it is not set
+	at          time.Time // zero: the timer is not set
 	pausedUntil time.Time // no run begins before: see pauseFactor
 	running     bool
 	stopped     bool
 
 	later    map[*claim]*sweep
-	ready    []*sweep // those that are due, the first comes next
+	ready    []*sweep // due sweeps, the next one first
 	removers int      // goroutines that work on ready
 }
 
@@ -67,11 +67,11 @@ type cleaner struct {
 // them.
 const pauseFactor = 9
 
-// maxPause bounds that pause, by which a claim that was not renewed may end later. A run
-// during which the process was stopped is not a measure for the next one.
+// maxPause bounds that pause, by which the end of a claim that was not renewed may be
+// late. A run in which the process was stopped is no measure for the next one.
 const maxPause = 2 * time.Second
 
-// pauseAfter is the pause after a run that took so long.
+// pauseAfter is the pause after a run.
 func pauseAfter(run time.Duration) time.Duration {
 	return min(pauseFactor*min(run, maxPause), maxPause)
 }
@@ -90,7 +90,7 @@ func (h *cleaner) stopLocked() {
 	}
 }
 
-// cleanByLocked makes clean run at that time or before, or after its pause.
+// cleanByLocked makes clean run by that time, or after its pause.
 func (s *Store) cleanByLocked(at time.Time) {
 	h := &s.cleaner
 	if at.Before(h.pausedUntil) {
@@ -108,8 +108,8 @@ func (s *Store) cleanByLocked(at time.Time) {
 	}
 }
 
-// expireLocked ends a claim that was not renewed in time. It leaves a name that another
-// process made, and this one has not yet taken over, to that process.
+// expireLocked ends a claim that was not renewed in time. A name that another process
+// made, and this one has not yet taken over, stays that process's.
 func (s *Store) expireLocked(c *claim) (wake []func()) {
 	wake = s.endLocked(c)
 	if c.nameIndex < 0 && c.lease == nil {
@@ -120,7 +120,7 @@ func (s *Store) expireLocked(c *claim) (wake []func()) {
 	return wake
 }
 
-// sweepLocked has the name of an ended claim removed.
+// sweepLocked plans the removal of an ended claim's name.
 func (s *Store) sweepLocked(c *claim) {
 	if s.cleaner.later[c] != nil {
 		return
@@ -130,7 +130,7 @@ func (s *Store) sweepLocked(c *claim) {
 	s.readyLocked(w)
 }
 
-// readyLocked has a name removed as soon as fewer than maxRemovals are being removed.
+// readyLocked has a name removed once fewer than maxRemovals are under way.
 func (s *Store) readyLocked(w *sweep) {
 	h := &s.cleaner
 	if h.stopped {
@@ -198,7 +198,7 @@ func (s *Store) clean() {
 	}
 	for _, w := range h.later {
 		switch {
-		case w.busy: // remove sets when it is due again
+		case w.busy: // remove sets its next time
 		case now.Before(w.at):
 			soon(w.at)
 		default:
@@ -220,8 +220,8 @@ func (s *Store) clean() {
 	}
 }
 
-// removeReady removes the names that are due, one after the other. It does not wait for
-// the next run of clean: with very many claims the pause is long.
+// removeReady removes the due names, one after the other. It does not wait for the next
+// run of clean: with very many claims the pause is long.
 func (s *Store) removeReady() {
 	for {
 		s.mu.Lock()
@@ -239,7 +239,7 @@ func (s *Store) removeReady() {
 	}
 }
 
-// remove removes the name of an ended claim, and tries again later until the outcome is
+// remove removes the name of an ended claim, and plans another try until the outcome is
 // certain.
 func (s *Store) remove(w *sweep) {
 	c := w.claim
@@ -248,7 +248,7 @@ func (s *Store) remove(w *sweep) {
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeout(s.ctx, 2*time.Second)
 	defer cancel()
-	if under != nil { // a put that is still under way would come after the removal
+	if under != nil { // a put under way would come after the removal
 		select {
 		case <-under.Done():
 		case <-ctx.Done():
@@ -260,17 +260,17 @@ func (s *Store) remove(w *sweep) {
 	defer s.mu.Unlock()
 	now := bootclock.Now()
 	w.busy = false
-	twice := errors.Is(err, errTwice) // it is not there, and that is enough
+	twice := errors.Is(err, errTwice) // the name does not exist, which suffices
 	c.removedLocked(exact, err)
 	switch {
 	case err != nil && !twice:
 		w.at = now.Add(200 * time.Millisecond)
-	case c.uncertain(): // it may yet be put, or put again
+	case c.uncertain(): // the name may yet be put, or put again
 		w.at = now.Add(time.Second)
 	default:
 		w.at = time.Time{}
 		s.forgetLocked(c)
-		if !twice && !it.resp.Succeeded { // if the process has not removed it, what else has the name?
+		if !twice && !it.resp.Succeeded { // already missing: the server may have been restored
 			s.findLeftoversLocked()
 		}
 	}
@@ -281,19 +281,18 @@ func (s *Store) remove(w *sweep) {
 	s.cleanByLocked(w.at)
 }
 
-// removedLocked takes the outcome of a removal. If a
-// removal may take effect late, and would also remove a claim that has come back, the
-// claim counts as unresolved until then.
+// removedLocked takes the outcome of a removal. If the removal may take effect late, and
+// would also remove a claim that has come back, the claim counts as unresolved until
+// then.
 func (c *claim) removedLocked(exact bool, err error) {
 	if !exact && errors.Is(err, driver.ErrUnknown) {
 		c.unresolved = bootclock.Now().Add(unresolvedTime)
 	}
 }
 
-// release is the request that removes a claim's name, even if another process has taken
-// it over, and on any lease: a renewal that is under way may be about to move it to
-// another one. It also removes a name that an unresolved put made again after a
-// removal.
+// release is the request that removes a claim's name, on any lease, even if another
+// process has taken it over: a renewal under way may be about to move it. It also removes
+// a name that an unresolved put made again after a removal.
 func (c *claim) release() *item {
 	it := &item{Item: batch.NewItem(), dir: c.lock.dir, name: c.name, ttl: c.ttl, txn: &pb.TxnRequest{Success: ops(remove(c.name))}}
 	switch {
@@ -311,22 +310,23 @@ func (c *claim) release() *item {
 	return it
 }
 
-// exact reports whether this process knows what it would remove. Then a removal that comes
-// late does no harm to a claim that has come back, as taking it back has written the name.
+// exact reports whether this process knows which name it would remove. Then a late
+// removal does not affect a claim that has come back: taking it back has written the
+// name.
 func (c *claim) exact() bool {
 	return c.rev != 0 && c.lease != nil && !c.moving && !c.uncertain()
 }
 
 // removal is release on the condition that no other process has taken the claim over: its
-// name would then be on a lease of that process. findLeftoversLocked removes a name that
-// another process renamed.
+// name would be on a lease of that process. If another process renamed it,
+// findLeftoversLocked removes the name.
 func (c *claim) removal() *item {
 	it := c.release()
 	if c.exact() {
 		it.txn.Compare = append(it.txn.Compare, modRev(c.name, c.mod), onLease(c.name, c.lease.id))
 		return it
 	}
-	// etcd knows no "or": so there is one conditional removal per lease.
+	// etcd has no "or", so each lease needs a conditional removal.
 	all := []*pb.TxnRequest{it.txn}
 	if len(it.txn.Failure) > 0 {
 		all = append(all, it.txn.Failure[0].GetRequestTxn())
@@ -343,9 +343,9 @@ func (c *claim) removal() *item {
 	return it
 }
 
-// resolve waits for the outcome of an acquire that its caller did not wait for. Either an
-// answer comes, or the request has no effect after unresolvedTime. So the store need not
-// repeat releases as sqlstore.Abandoned does.
+// resolve waits for the outcome of an acquire whose caller has left. Either an answer
+// comes, or the request has no effect after unresolvedTime. So the store need not repeat
+// releases as sqlstore.Abandoned does.
 func (s *Store) resolve(c *claim, it *item) {
 	<-it.Done()
 	s.mu.Lock()
@@ -354,12 +354,12 @@ func (s *Store) resolve(c *claim, it *item) {
 		return
 	}
 	c.item = nil
-	if errors.Is(it.err, driver.ErrUnknown) { // it may have been given up on its way
+	if errors.Is(it.err, driver.ErrUnknown) { // the client may have given it up after sending
 		c.unresolvedLocked(it)
 		return
 	}
 	if it.abandoned {
-		c.unresolved = it.unresolved // not this one's any more, but perhaps an earlier one's
+		c.unresolved = it.unresolved // this request is resolved, perhaps not an earlier one
 	}
 	if it.resp != nil { // else it certainly failed, or was not sent
 		s.answeredLocked(c, it)
@@ -367,7 +367,7 @@ func (s *Store) resolve(c *claim, it *item) {
 }
 
 // unresolvedLocked notes that the request for the claim may still take effect. The leases
-// that the request names are replaced, so that they end before this process stops looking.
+// in the request are replaced, so that they end before this process stops looking.
 func (c *claim) unresolvedLocked(it *item) {
 	c.unresolved = bootclock.Now().Add(unresolvedTime)
 	for _, l := range it.on {
@@ -375,11 +375,11 @@ func (c *claim) unresolvedLocked(it *item) {
 	}
 }
 
-// leftoverPause is the pause before a search for leftovers that got no answer is repeated.
+// leftoverPause is the pause before a failed search for leftovers is repeated.
 const leftoverPause = 200 * time.Millisecond
 
-// findLeftoversLocked searches all leases for leftovers, in the background, until that has
-// succeeded.
+// findLeftoversLocked searches all leases for leftovers, in the background, until it
+// succeeds.
 func (s *Store) findLeftoversLocked() {
 	s.leftoverRounds++
 	if s.closed || s.findingLeftovers {
@@ -419,8 +419,8 @@ func (s *Store) findLeftoversLocked() {
 	})
 }
 
-// removeLeftovers removes the names on a lease of this process that belong to no claim. It
-// returns false if it has to be tried again.
+// removeLeftovers removes the names on a lease of this process that belong to no claim.
+// It returns false if it must be repeated.
 func (s *Store) removeLeftovers(lease int64) (done bool) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -433,8 +433,8 @@ func (s *Store) removeLeftovers(lease int64) (done bool) {
 		strays[string(name)] = true
 	}
 	// A name that was put since then is not in the answer. A name that was forgotten
-	// since then is gone, or has another revision if it comes again. A claim that has
-	// not ended is renewed, and lost if the name is not its own.
+	// since then is gone, or has another revision if it comes again. A claim that has not
+	// ended is renewed, and lost if the name is not its own.
 	s.mu.Lock()
 	for _, k := range s.keys {
 		for c := range k.all {

@@ -16,8 +16,8 @@ import (
 )
 
 // harmless are errors that the server returns before a request has changed anything.
-// ErrNoSpace is none of them: the server may notice that its quota is used up after it
-// has done what it was asked.
+// ErrNoSpace is not among them: the server may find its quota used up after it has
+// executed the request.
 var harmless = []error{
 	rpctypes.ErrTooManyRequests, rpctypes.ErrRequestTooLarge, rpctypes.ErrTooManyOps,
 	rpctypes.ErrDuplicateKey, rpctypes.ErrEmptyKey, rpctypes.ErrKeyNotFound,
@@ -40,7 +40,7 @@ func denied(err error) error {
 	return nil
 }
 
-// failure turns the error of a request that was sent into one of package driver.
+// failure makes an error of package driver out of that of a sent request.
 func failure(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -61,9 +61,9 @@ func failure(ctx context.Context, err error) error {
 	return fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, err)
 }
 
-// neverSent reports whether there was no connection to send on, or the request is
-// larger than the server takes. (The client takes answers of any size.) gRPC says so in
-// words only.
+// neverSent reports whether there was no connection to send on, or the request is larger
+// than the server takes. (The client takes answers of any size.) gRPC tells these only by
+// their texts.
 func neverSent(err error) bool {
 	text := err.Error()
 	if strings.Contains(text, "message larger than max") {

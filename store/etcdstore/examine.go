@@ -19,12 +19,12 @@ import (
 	"github.com/batonhq/baton/internal/findings"
 )
 
-// Beyond these values Examine reports a finding.
+// Thresholds of findings.
 const (
 	nearlyFull    = 0.8                   // of the quota
 	longRoundTrip = 50 * time.Millisecond // of a read that asks the leader
-	manyRevisions = 1_000_000             // that were never compacted
-	endpointTime  = 2 * time.Second       // for one member to tell about itself
+	manyRevisions = 1_000_000             // without a compaction
+	endpointTime  = 2 * time.Second       // for one member's answers about itself
 )
 
 // Examine implements driver.Examiner. It asks for a lease and revokes it, to learn how
@@ -75,8 +75,7 @@ func (s *Store) examine(ctx context.Context, many int64) ([]driver.Finding, erro
 	return all, errors.Join(errs...)
 }
 
-// notTold reports whether the server is alive but forbids the question, or does not
-// know it.
+// notTold reports whether the server works but denies the question, or does not know it.
 func notTold(err error) bool {
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrPermissionDenied) {
 		return true
@@ -85,7 +84,6 @@ func notTold(err error) bool {
 	return ok && (st.Code() == codes.Unimplemented || st.Code() == codes.PermissionDenied)
 }
 
-// examineEndpoints asks each endpoint for itself.
 func (s *Store) examineEndpoints(ctx context.Context) (all findings.Table) {
 	endpoints := s.client.Endpoints()
 	answers := make([]*clientv3.StatusResponse, len(endpoints))
@@ -113,7 +111,7 @@ func (s *Store) examineEndpoints(ctx context.Context) (all findings.Table) {
 	return all
 }
 
-// judgeStatus judges what the member at an endpoint says of itself.
+// judgeStatus judges a member's status.
 func judgeStatus(at string, st *pb.StatusResponse) findings.Table {
 	all := judgeVersion(at, st.Version)
 	all.Say(st.Leader == 0, "no-leader", driver.Unsafe, "bring back a majority of the members, and look at the network between them",
@@ -126,7 +124,6 @@ func judgeStatus(at string, st *pb.StatusResponse) findings.Table {
 	return all
 }
 
-// judgeVersion judges a server's version.
 func judgeVersion(at, v string) (all findings.Table) {
 	older := func(than ...int) bool { return findings.Older(v, than...) }
 	say := func(severity driver.Severity, mend, what string) {
@@ -173,7 +170,7 @@ func judgeAlarms(alarms []*pb.AlarmMember) (all findings.Table) {
 	return all
 }
 
-// examineLeases has a short lease granted, to see how short it is.
+// examineLeases asks for a short lease, to find the shortest one.
 func (s *Store) examineLeases(ctx context.Context, all *findings.Table) error {
 	resp, err := s.leaser.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: waiterSeconds})
 	if errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace) {
@@ -189,7 +186,7 @@ func (s *Store) examineLeases(ctx context.Context, all *findings.Table) error {
 	return nil
 }
 
-// examineRevisions looks whether an old revision is still there.
+// examineRevisions checks whether an old revision still exists.
 func (s *Store) examineRevisions(ctx context.Context, many int64, all *findings.Table) error {
 	head, err := s.kv.Range(ctx, &pb.RangeRequest{Key: []byte(s.dir("?"))})
 	if err != nil {

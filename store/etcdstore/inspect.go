@@ -16,11 +16,11 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// pageSize is how many names List reads at once.
+// pageSize is the number of names in one read of List.
 const pageSize = 500
 
-// Inspect shows one key: see driver.Inspector. etcd does not keep when a name
-// was put, so ages are not known.
+// Inspect implements driver.Inspector. etcd does not keep the times of names, so ages are
+// unknown.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
@@ -61,15 +61,14 @@ func (s *Store) heldError(ctx context.Context, key string, queue []contender) er
 	}
 }
 
-// remaining is how long leases last. It is only shown. Nothing is decided by it: a
-// server that has just become the leader does not know.
+// remaining is the rest of leases' times, for people only: a new leader does not know it.
 type remaining struct {
 	mu    sync.Mutex
 	known map[int64]time.Duration
 }
 
-// of returns how long a lease lasts unless it is kept alive, in whole seconds and at
-// least one; 0 if that is not known.
+// of returns the rest of a lease's time, in whole seconds and at least one; 0 if it is
+// unknown.
 func (r *remaining) of(ctx context.Context, s *Store, lease int64) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,8 +86,8 @@ func (r *remaining) of(ctx context.Context, s *Store, lease int64) time.Duration
 	return d
 }
 
-// List shows all keys that begin with prefix: see driver.Inspector. A name without a
-// lease is no lock and is not shown.
+// List implements driver.Inspector. It does not show names without a lease, which are no
+// locks.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		if err := s.ready(ctx); err != nil {
@@ -125,8 +124,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 				}
 				queues[key] = append(queues[key], kv)
 			}
-			// The names of one key may lie among those of other keys that begin with
-			// it: a key is complete when the range has left its folder.
+			// The names of one key may be among those of other keys that begin with it: a
+			// key is complete when the range has left its folder.
 			var rest []string
 			for _, key := range open {
 				if more && string(next) < dirEnd(s.dir(key)) {
@@ -140,7 +139,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// prefixEnd is the end of the range of names that begin with prefix; a zero byte: no end.
+// prefixEnd is the end of the range of names that begin with prefix; a zero byte means no
+// end.
 func prefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	for len(end) > 0 {
@@ -153,7 +153,6 @@ func prefixEnd(prefix string) []byte {
 	return []byte{0}
 }
 
-// grant is the contender's HolderInfo.Grant.
 func (c *contender) grant() string {
 	if c.foreign {
 		return driver.GrantOf(c.name + "\n" + strconv.FormatInt(c.rev, 10))
@@ -161,7 +160,7 @@ func (c *contender) grant() string {
 	return driver.GrantOf(c.ID)
 }
 
-// Break ends the claims of all holders, or of these grants: see driver.Inspector.
+// Break implements driver.Inspector.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	if err := check.Key(key); err != nil {
 		return 0, err
@@ -182,7 +181,7 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, e
 		txn := &pb.TxnRequest{}
 		for _, e := range part {
 			txn.Success = append(txn.Success, nested(&pb.TxnRequest{
-				Compare: only(createRev(e.name, e.rev)), // the name may have another grant by now
+				Compare: only(createRev(e.name, e.rev)), // the name may have another grant now
 				Success: ops(remove(e.name)),
 			}))
 		}

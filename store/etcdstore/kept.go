@@ -22,24 +22,24 @@ var (
 
 // records and overrides implement driver.Records, driver.RecordLister and
 // limits.Overrider. Each text is on a lease of its own, which the server ends up to a few
-// seconds after the time. A server that becomes the leader gives every lease its whole time
-// again.
+// seconds after its time. A new leader gives every lease its full time again.
 //
-// The store does not tell how much longer a record is kept; of an override that is told by
+// The store does not know how much longer a record is kept. For an override it computes
+// that by the clock of this machine.
 // the clock of the calling machine.
 type (
 	records   = kept.Records
 	overrides = kept.Overrides
 )
 
-// textName is in a folder that has no positions in a queue: see stateDir.
+// textName is in a folder without positions of a queue: see stateDir.
 func (s *Store) textName(f kept.Folder, key string) string { return s.prefix + "\t" + f.Name(key) }
 
 // revokeTime bounds the clean-up after a call.
 const revokeTime = 2 * time.Second
 
-// swapText looks if there is to be no text, asks for a lease that lasts a little longer than
-// keep, and writes: one request each.
+// swapText reads if next is empty, asks for a lease that lasts a little longer than keep,
+// and writes: one request each.
 func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
 	if err := s.ready(ctx); err != nil {
 		return is, false, err
@@ -82,7 +82,7 @@ func (s *Store) swapText(ctx context.Context, f kept.Folder, key, old, next stri
 	case leaseGone(err): // the process was stopped for longer than the lease lasts
 		return is, false, unavailable(errors.New("the request took longer than its effect was to be kept"))
 	case err != nil:
-		return is, false, failure(ctx, err) // which of the leases is in use is not known
+		return is, false, failure(ctx, err) // which of the leases is in use is unknown
 	case !resp.Succeeded:
 		s.dropLease(lease)
 		return textIn(rangeOf(resp.Responses[0])), false, nil
@@ -101,8 +101,7 @@ func textIn(resp *pb.RangeResponse) (is kept.Text) {
 	return is
 }
 
-// dropLease ends a lease that no name is on any more, unless it is 0. If that fails it runs
-// out by itself.
+// dropLease ends a lease without names, unless it is 0. If that fails the lease expires.
 func (s *Store) dropLease(id int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,7 +115,7 @@ func (s *Store) dropLease(id int64) {
 	})
 }
 
-// listTexts reads texts as a whole.
+// listTexts yields uncut texts.
 func (s *Store) listTexts(ctx context.Context, f kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
 	return func(yield func(kept.Text, error) bool) {
 		if err := s.ready(ctx); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Downgrade makes a writer a reader: see driver.Downgrader.
+// Downgrade implements driver.Downgrader.
 func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	a := s.Renew(ctx, []driver.Claim{cl}, ttl)[0]
 	if a.State == driver.Unknown {
@@ -44,10 +44,10 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.downgrading = false
-	text = withOwner(text, c.Owner) // which a Rename may have changed
+	text = withOwner(text, c.Owner) // a Rename may have changed the owner
 	switch {
 	case errors.Is(err, driver.ErrUnknown):
-		// The next renewal has to write the name again to be sure: as a reader, for
+		// The next renewal must write the name again to be sure: as a reader, because
 		// other readers may hold beside it.
 		c.value, c.moving = text, true
 		return driver.Grant{}, err
@@ -60,9 +60,8 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 	return a.Grant, nil
 }
 
-// Rename changes the owner of a lock that is held: see driver.Renamer. It reads the
-// queue, and writes the name as it was read but for the owner, on the lease that it is
-// on, unless the name has changed since.
+// Rename implements driver.Renamer. It reads the queue, and writes the name with another
+// owner on the same lease, unless the name has changed since.
 func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error {
 	if err := check.Rename(cl, owner); err != nil {
 		return err
@@ -120,9 +119,9 @@ func (s *Store) expire(cl driver.Claim) {
 	}
 }
 
-// seenLocked notes that a claim's name was read. The owner is taken with
-// the mod revision: what this process writes on the condition of that revision must not
-// bring back an older owner.
+// seenLocked notes that a claim's name was read. It takes the owner together with the mod
+// revision: a write of this process on the condition of that revision must not restore an
+// older owner.
 func (c *claim) seenLocked(kv *mvccpb.KeyValue) {
 	if kv.ModRevision <= c.mod {
 		return
@@ -133,7 +132,7 @@ func (c *claim) seenLocked(kv *mvccpb.KeyValue) {
 	}
 }
 
-// isOwnedLocked changes the owner in what this process writes for the claim.
+// isOwnedLocked changes the owner in the value that this process writes for the claim.
 func (c *claim) isOwnedLocked(owner string) {
 	if c.Owner != owner {
 		c.Owner, c.value = owner, withOwner(c.value, owner)
@@ -144,12 +143,12 @@ func (c *claim) isOwnedLocked(owner string) {
 func withOwner(text, owner string) string {
 	var v value
 	if json.Unmarshal([]byte(text), &v) != nil {
-		return text // it is none of Baton's
+		return text // not Baton's
 	}
 	v.Owner = owner
 	changed, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings and numbers always marshal
+		panic(err) // cannot fail
 	}
 	return string(changed)
 }

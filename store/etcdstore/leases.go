@@ -18,30 +18,30 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// waiterSeconds is the class of the lease that waiters' names are on: the shortest that
-// a server with default settings grants, so that the names of a process that died are
-// gone before they cost other processes more than WaiterTTL and ClaimTTL.
+// waiterSeconds is the class of the lease for waiters' names: the shortest that a server
+// with default settings grants, so that the names of a dead process cost others no more
+// than WaiterTTL and ClaimTTL.
 const waiterSeconds = 2
 
-// seconds is the class of lease for a TTL.
+// seconds is the class of the lease for a TTL.
 func seconds(ttl time.Duration) int64 { return int64((ttl + time.Second - 1) / time.Second) }
 
-// A lease of the server, of which the process has one for each class of TTL. It is kept
-// alive only for a call about a claim on it, never in the background: a process that
-// hangs must lose its locks. Guarded by Store.mu.
+// A lease of the server. The process has one for each class of TTL. It is kept alive only
+// for a call about a claim on it, never in the background: a process that hangs must lose
+// its locks. Guarded by Store.mu.
 type lease struct {
 	seconds int64 // the class
 	id      int64 // 0 until it is granted
 	end     time.Time
 	dead    bool // the server said so
 
-	// unresolved says that a request to put a name on the lease got no answer. next is
-	// then the lease that is to replace this one: see followLocked.
+	// unresolved says that a request to put a name on the lease got no answer. next then
+	// replaces this lease: see followLocked.
 	unresolved bool
 	next       *lease
 
 	request     *leaseRequest // the request under way, if any
-	unconfirmed *leaseRequest // the last answer, while no answer of the majority confirms it: see confirmTerm
+	unconfirmed *leaseRequest // the last answer, until an answer of the majority confirms it: see confirmTerm
 }
 
 // leasesLocked are the present leases of the process, and the former ones.
@@ -70,24 +70,24 @@ func (s *Store) leaseLocked(id int64) *lease {
 	return nil
 }
 
-// A leaseRequest grants a lease or keeps it alive, for all calls that want the same.
+// A leaseRequest grants a lease or keeps it alive, for all calls that need it.
 type leaseRequest struct {
 	sent   time.Time
-	number int           // how many requests to keep leases alive there had been, with this one
+	number int           // the count of such requests, with this one
 	done   chan struct{} // closed when err is set
 	err    error
 
-	// Set for a lease that was prolonged, when done is closed.
-	end  time.Time // when the lease ends, if an answer of the majority confirms it
+	// Set for a prolonged lease, when done is closed.
+	end  time.Time // the lease's end, if an answer of the majority confirms it
 	term uint64    // of the member that answered
 	by   *stream
 
-	checked    bool   // a request that was sent after this one was answered
-	lowestTerm uint64 // the lowest term of those answers; guarded by Store.mu, as checked is
+	checked    bool   // a later request was answered
+	lowestTerm uint64 // the lowest term of those answers; guarded by Store.mu, like checked
 }
 
-// leaseFor returns the lease of the class, granted and, as far as this process
-// knows, alive.
+// leaseFor returns the lease of the class, granted and, as far as this process knows,
+// alive.
 func (s *Store) leaseFor(ctx context.Context, class int64) (*lease, error) {
 	for {
 		s.mu.Lock()
@@ -119,7 +119,7 @@ func (s *Store) refreshLocked(l *lease) *leaseRequest {
 	l.request = a
 	id := l.id
 	go func() {
-		// No answer is worth a longer wait: the next request may be sent then.
+		// A longer wait does not pay: the next request may be sent then.
 		ctx, cancel := context.WithTimeout(s.ctx, min(requestTime, time.Duration(l.seconds)*time.Second/2))
 		defer cancel()
 		granted := int64(0)
@@ -164,7 +164,7 @@ func (s *Store) refreshLocked(l *lease) *leaseRequest {
 	return a
 }
 
-// grant asks for a new lease. If several members are asked, the unused lease runs out.
+// grant asks for a new lease. If it asks several members, the unused lease expires.
 func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse, error) {
 	after := hedgeAfter(time.Duration(class) * time.Second)
 	resp, _, err := hedged(ctx, s, after, func(ctx context.Context, _ pb.KVClient, leaser pb.LeaseClient) (*pb.LeaseGrantResponse, error) {
@@ -173,11 +173,11 @@ func (s *Store) grant(ctx context.Context, class int64) (*pb.LeaseGrantResponse,
 	return resp, err
 }
 
-// followLocked replaces a lease that is unresolved. A member that hangs may carry out a
-// request after hours, when this process no longer looks for its effect. If the lease were
-// still kept alive, the name would hold the lock for good; on a lease that has ended the
-// request fails. The claims move to the new lease when they are renewed, and the
-// old one is no longer kept alive.
+// followLocked replaces a lease that is unresolved. A member that hangs may execute a
+// request after hours, when this process no longer looks for its effect. If the lease
+// were still kept alive, the name would hold the lock for good; on an ended lease the
+// request fails. The claims move to the new lease when they are renewed, and the old one
+// is no longer kept alive.
 func (s *Store) followLocked(l *lease) {
 	if !l.unresolved || l.next != nil || l.id == 0 || s.closed {
 		return
@@ -191,7 +191,7 @@ func (s *Store) followLocked(l *lease) {
 		defer s.mu.Unlock()
 		switch {
 		case a.err != nil:
-			l.next = nil // try again when the lease is kept alive the next time
+			l.next = nil // try again at the next keep-alive of the lease
 		case s.leases[l.seconds] == l:
 			s.leases[l.seconds] = next
 			now := bootclock.Now()
@@ -220,7 +220,6 @@ func (s *Store) prolong(ctx context.Context, l *lease, since time.Time) (*leaseR
 	}
 }
 
-// wait waits for the answer.
 func (a *leaseRequest) wait(ctx context.Context) error {
 	select {
 	case <-a.done:
@@ -230,8 +229,8 @@ func (a *leaseRequest) wait(ctx context.Context) error {
 	}
 }
 
-// leaseGoneLocked notes that the server has ended a lease, and everything that was on
-// it. The caller runs what it returns after unlocking.
+// leaseGoneLocked notes that the server has ended a lease and its names. The caller runs
+// the result after unlocking.
 func (s *Store) leaseGoneLocked(l *lease) (wake []func()) {
 	if l.dead {
 		return nil
@@ -252,26 +251,25 @@ func (s *Store) leaseGoneLocked(l *lease) (wake []func()) {
 }
 
 // Leases are kept alive over one stream that stays open: the client logs in again for
-// each stream, which costs the servers a proposal and a hash that is slow on purpose.
-// If a stream's member does not answer in time, or answers as one that leads no longer,
-// a stream to another member replaces it.
+// each stream, which costs the servers a proposal and a slow password hash. If a stream's
+// member does not answer in time, or answers as a deposed leader, a stream to another
+// member replaces it.
 
 // hedgesPerTTL is how many members are asked within one TTL if none answers: see
 // hedgeAfter.
 const hedgesPerTTL = 12
 
-// hedgeAfter is how long to wait for one member before another is asked, for a claim
-// or lease of that TTL.
+// hedgeAfter is how long to wait for one member before the next is asked, for a claim or
+// lease with that TTL.
 func hedgeAfter(ttl time.Duration) time.Duration { return ttl / hedgesPerTTL }
 
-// keepAliveStream is the stream in use. Guarded by its own lock.
+// keepAliveStream is the stream in use. It has a mutex of its own.
 type keepAliveStream struct {
 	mu      sync.Mutex
 	current *stream // for new requests; nil: none
 	other   bool    // the next stream goes to another member
 }
 
-// A stream is one call of LeaseKeepAlive.
 type stream struct {
 	cancel context.CancelFunc
 	opened chan struct{} // closed when calls is set, or err
@@ -280,9 +278,9 @@ type stream struct {
 	sending sync.Mutex // one at a time, and in the order of waiting
 
 	mu sync.Mutex
-	// waiting are the requests without an answer, by lease, in the order in which they
-	// were sent. A request that was given up stays in it, so that its answer is not
-	// taken for that of a later request.
+	// waiting are the requests without an answer, by lease, in the order of sending. A
+	// request that was given up stays, so that its answer is not taken for that of a
+	// later one.
 	waiting map[int64][]chan aliveAnswer
 	err     error // why the stream has ended
 }
@@ -324,8 +322,8 @@ func (s *Store) stream(used []*stream) *stream {
 	return st
 }
 
-// giveUp sends nothing more on a stream. other makes the next stream go to another
-// member. The stream stays open for a while, as other calls may wait for its answers.
+// giveUp sends nothing more on a stream. other makes the next stream use another member.
+// The stream stays open for a while, because other calls may wait for its answers.
 func (s *Store) giveUp(st *stream, other bool) {
 	s.alive.mu.Lock()
 	defer s.alive.mu.Unlock()
@@ -335,7 +333,7 @@ func (s *Store) giveUp(st *stream, other bool) {
 	}
 }
 
-// dialNext connects to one endpoint, another one each time.
+// dialNext connects to the next endpoint.
 func (s *Store) dialNext() (*grpc.ClientConn, error) {
 	all := s.client.Endpoints()
 	if len(all) == 0 {
@@ -370,7 +368,7 @@ func (st *stream) run(ctx context.Context, leaser pb.LeaseClient) {
 	}
 }
 
-// end tells all calls that wait.
+// end reports err to all waiting calls.
 func (st *stream) end(err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -392,7 +390,7 @@ func (st *stream) ended() bool {
 	return st.err != nil
 }
 
-// ask sends a request, and passes the answer to the channel, unless ctx ends before.
+// ask sends a request. The answer goes to the channel, unless ctx ends first.
 func (st *stream) ask(ctx context.Context, id int64, answers chan<- aliveAnswer) {
 	select {
 	case <-st.opened:
@@ -408,7 +406,7 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- aliveAnswer)
 	}
 	st.mu.Unlock()
 	if err == nil {
-		// If it fails the stream ends, which the call that waits hears of.
+		// If it fails the stream ends, and with it the waiting call.
 		_ = st.calls.Send(&pb.LeaseKeepAliveRequest{ID: id})
 	}
 	st.sending.Unlock()
@@ -426,13 +424,13 @@ func (st *stream) ask(ctx context.Context, id int64, answers chan<- aliveAnswer)
 	}
 }
 
-// keepAlive prolongs a lease and returns the answer of a member that leads, as far as
-// is known. The client's own KeepAliveOnce asks again and again, and its KeepAlive
-// counts from when the answer came.
+// keepAlive prolongs a lease and returns the answer of a member that leads, as far as is
+// known. The client's own KeepAliveOnce repeats without a bound, and its KeepAlive counts
+// from when the answer came.
 func (s *Store) keepAlive(ctx context.Context, id int64, class int64, a *leaseRequest) (*pb.LeaseKeepAliveResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	left := 2 + len(s.client.Endpoints()) // how many requests may yet fail
+	left := 2 + len(s.client.Endpoints()) // requests that may still fail
 	after := s.latency.atLeast(hedgeAfter(time.Duration(class) * time.Second))
 	answers := make(chan aliveAnswer)
 	var used []*stream

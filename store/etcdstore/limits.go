@@ -23,18 +23,17 @@ var _ limits.Store = (*Store)(nil)
 const (
 	maxNames = 100    // in one transaction: the server allows 128 operations
 	maxCalls = 1000   // decided together
-	bigTxn   = 20_000 // a larger transaction goes alone, as maxBatch of them would be too large
+	bigTxn   = 20_000 // a larger transaction goes alone: maxBatch of them would be too large
 )
 
-// limiter decides the calls of this process about limits. Calls that want the
-// same key while a transaction about it is under way are decided together in
-// the next one.
+// limiter decides the calls of this process about limits. Calls for a key that come while
+// a transaction about it is under way share the next one.
 type limiter struct {
 	wall     func() int64 // µs since 1970; tests replace it
 	requests rate.Known
 
 	mu     sync.Mutex
-	keys   map[string]*keyCalls // the keys that calls are about now
+	keys   map[string]*keyCalls // keys of the present calls
 	cache  pageCache
 	leases map[int64]*limitLease // by TTL in seconds
 }
@@ -47,21 +46,21 @@ func newLimiter() *limiter {
 	}
 }
 
-// keyCalls is a key that calls are about. Guarded by limiter.mu.
+// keyCalls are the calls about one key. Guarded by limiter.mu.
 type keyCalls struct {
 	round *round  // the transaction under way
-	queue []*call // the calls that wait for the next one, in the order of arrival
+	queue []*call // waiting for the next transaction, in the order of arrival
 }
 
 // A call is one call of Take.
 type call struct {
 	r  *rate.Request
-	id string // the name of what is remembered for the call's ID; "" if nothing is
+	id string // the name of the memory of the call's ID; "": none
 
 	round     *round // guarded by limiter.mu; nil while the call waits
-	abandoned bool   // guarded by limiter.mu: the caller no longer waits for the answer
+	abandoned bool   // the caller has left; guarded by limiter.mu
 
-	// Set by the round for the present attempt.
+	// The result of the present attempt.
 	decided limits.Taken
 	refused error
 	writes  bool
@@ -73,47 +72,48 @@ type call struct {
 	err  error
 }
 
-// A round is a transaction about some calls, repeated until the states that it was
-// decided on are those that the server has. It is not a send of a batch.Batcher,
-// because between two attempts calls may leave, as nothing was done, and others may join.
+// A round is a transaction about some calls, repeated until its states are those of the
+// server. It is no send of a batch.Batcher: between two attempts, which had no effect,
+// calls may leave and others may join.
 type round struct {
 	calls []*call
-	names int              // how many names it is about, at most
+	names int              // an upper bound of its names
 	keys  []string         // of all calls that were ever part of it
-	known map[string]*page // what the server held, by name, as far as we know
+	known map[string]*page // by name, the last known state of the server
 }
 
-// Take implements limits.Store. The process that asks makes the decision, and writes it
-// on the condition that the states that it was made of are unchanged. That is one
-// transaction if this process was the last that changed them, one more for each time that
-// another process was faster, and one for many calls of one process at the same time.
-// Processes that compete for one key have no order. If the answer to a transaction is
-// lost, Take asks once for its outcome by the request's ID. Without an ID the error is
-// driver.ErrUnknown.
+// Take implements limits.Store. The calling process decides, and writes the decision on
+// the condition that the states have not changed. That takes one transaction if this
+// process was the last to change them, and one more for each time that another process
+// was faster; many concurrent calls of one process share one. Processes that compete for
+// one key have no order. If the answer to a transaction is lost, Take asks once for its
+// outcome by the request's ID. Without an ID the error is driver.ErrUnknown.
 //
-// Each write is a revision of etcd; a look and a refusal write nothing. A server keeps all
-// revisions until they are compacted: one with limits needs --auto-compaction-retention,
-// or millions of decisions use up its quota. A state has about 20 bytes for each number: a
-// full log of 10 000 has 200 kB, which every decision sends. A request of more than the
-// server's --max-request-bytes fails with driver.ErrUnavailable. A state that is no longer
-// used stays for up to four times as long as it is of effect, or 8 s.
+// Each write is a revision of etcd; a look and a refusal write nothing. A server keeps
+// all revisions until they are compacted: with limits it needs
+// --auto-compaction-retention, or millions of decisions use up its quota. A state has
+// about 20 bytes for each number: a full log of 10 000 has 200 kB, which every decision
+// sends. A request of more than the server's --max-request-bytes fails with
+// driver.ErrUnavailable. An unused state stays for up to four times as long as it has an
+// effect, or 8 s.
 //
-// etcd tells no time, so the clock of each caller decides, and what a limit promises is
-// exact only as far as clocks agree. Each state holds the newest time that it has seen,
-// and no process decides by an earlier one:
+// etcd has no clock for clients, so each caller's clock decides, and limits are exact
+// only as far as the clocks agree. Each state has the newest time that it has seen, and
+// no process decides by an earlier one:
 //
-//   - A clock that is behind, or goes back, gives nothing twice. The process goes
-//     on from the time in the state at half the speed until its own clock has
-//     caught up. What it waits for takes up to twice as long meanwhile.
+//   - A clock that is behind, or goes back, gives nothing twice. The process continues
+//     from the time in the state at half the speed until its own clock has caught up; its
+//     waits take up to twice as long meanwhile.
 //   - A clock that is ahead by d gives back what other processes took up to d early,
-//     once: from then on its time is that of the limit. In a time t never more is
-//     allowed than the limit would allow in t+d, where d is how far the fastest clock
-//     is ahead of the slowest. If the key was idle for long enough to be forgotten,
-//     that can happen once more.
+//     once: from then on its time is that of the limit. Within a time t at most the
+//     limit's amount for t+d is allowed, where d is the difference between the fastest
+//     and the slowest clock. This can happen once more when the key was idle long enough
+//     to be forgotten.
 //   - A request's ID is forgotten d early by a clock that is ahead by d.
 //
-// No difference is refused or reported: of two clocks it is unknown which is wrong. Have
-// them set by NTP; half a second matters to a limit per second and not to one per hour.
+// Differences are not refused or reported: which clock is wrong is unknown. Set the
+// clocks by NTP; half a second matters to a limit per second and not to one per hour.
+// Taken.At is the time of the decision.
 // Taken.At shows by which time a decision was made.
 func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := s.limits.requests.NewRequest(t)
@@ -148,13 +148,13 @@ func (s *Store) Take(ctx context.Context, t limits.Request) (limits.Taken, error
 	}
 }
 
-// leave is for a call whose context has ended.
+// leave returns the result of a call whose context has ended.
 func (s *Store) leave(ctx context.Context, c *call) (limits.Taken, error) {
 	l := s.limits
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case <-c.done: // answered just now
+	case <-c.done: // it was just answered
 		return c.d, c.err
 	default:
 	}
@@ -176,7 +176,7 @@ func (s *Store) leave(ctx context.Context, c *call) (limits.Taken, error) {
 	return limits.Taken{}, failure(ctx, ctx.Err())
 }
 
-// changesNothing reports whether a request changes nothing, whatever it finds.
+// changesNothing reports whether a request can never change a state.
 func changesNothing(r *rate.Request) bool {
 	return r.Mode <= limits.TakeAnyway && !slices.ContainsFunc(r.Takes, func(t limits.Take) bool { return t.Cost > 0 })
 }
@@ -192,10 +192,9 @@ func (s *Store) startLocked(key string) {
 	}
 }
 
-// gatherLocked adds to a round the calls that wait for a key, and for the other keys
-// of those calls. A call joins only if it is the first in the lists of all its keys. So
-// the oldest call goes as soon as its keys are free, and no two calls wait for each
-// other.
+// gatherLocked adds to a round the calls that wait for a key, and for the other keys of
+// those calls. A call joins only if it is the first in the queues of all its keys. So the
+// oldest call goes as soon as its keys are free, and calls do not deadlock.
 func (l *limiter) gatherLocked(f *round, keys ...string) {
 	for len(keys) > 0 {
 		k := l.keys[keys[0]]
@@ -227,14 +226,13 @@ func (l *limiter) gatherLocked(f *round, keys ...string) {
 	}
 }
 
-// idleLocked forgets a key that no call is about.
+// idleLocked forgets a key without calls.
 func (l *limiter) idleLocked(key string) {
 	if k := l.keys[key]; k != nil && k.round == nil && len(k.queue) == 0 {
 		delete(l.keys, key)
 	}
 }
 
-// runRound decides a round's calls and writes the decisions.
 func (s *Store) runRound(f *round) {
 	l := s.limits
 	lost, leaseless := false, 0
@@ -255,13 +253,13 @@ func (s *Store) runRound(f *round) {
 				f.known[name] = p
 			}
 			f.answer(func(c *call) (bool, limits.Taken, error) { return true, c.decided, c.refused })
-		case err == nil: // another process was faster: the answer says what there is now
+		case err == nil: // another process was faster: the answer has the present state
 			f.read(it)
 		case errors.Is(err, rpctypes.ErrLeaseNotFound) && leaseless < 2:
 			leaseless++
 			s.forgetLeases(a)
 		case errors.Is(err, driver.ErrUnknown) && !lost:
-			// A call with an ID can still ask what happened.
+			// A call with an ID can still ask for its outcome.
 			lost = true
 			f.answer(func(c *call) (bool, limits.Taken, error) {
 				c.unresolved = c.writes
@@ -297,7 +295,7 @@ func (s *Store) failed(c *call, err error) error {
 	return err
 }
 
-// answer ends the calls for which with returns true, with what it returns.
+// answer ends the calls for which with returns true, with its results.
 func (f *round) answer(with func(*call) (bool, limits.Taken, error)) {
 	f.calls = slices.DeleteFunc(f.calls, func(c *call) bool {
 		done, d, err := with(c)
@@ -309,8 +307,8 @@ func (f *round) answer(with func(*call) (bool, limits.Taken, error)) {
 	})
 }
 
-// joinRound drops the calls whose callers no longer wait, and adds the calls that want the
-// same keys. It reports whether any call is left.
+// joinRound drops the calls whose callers have left, and adds calls for the same keys. It
+// reports whether any call is left.
 func (s *Store) joinRound(f *round) bool {
 	l := s.limits
 	l.mu.Lock()
@@ -329,14 +327,14 @@ func (s *Store) joinRound(f *round) bool {
 	return true
 }
 
-// A proposal is what a round would write.
+// A proposal is what a round wants to write.
 type proposal struct {
 	names []string // in the order of the transaction
 	pages map[string]*page
 	boot  time.Time
 }
 
-// page returns what the proposal would write under a name, for the caller to change.
+// page returns the proposal's copy of a page, for the caller to change.
 func (a *proposal) page(f *round, name string) *page {
 	p := a.pages[name]
 	if p == nil {
@@ -349,7 +347,7 @@ func (a *proposal) page(f *round, name string) *page {
 	return p
 }
 
-// decide makes the decisions of all calls, one after the other, by one clock.
+// decide decides all calls, one after the other, by one clock.
 func (f *round) decide(s *Store) *proposal {
 	a := &proposal{pages: make(map[string]*page, len(f.keys)+len(f.calls)), boot: bootclock.Now()}
 	wall := s.limits.wall()
@@ -381,8 +379,8 @@ func (f *round) decideOne(s *Store, a *proposal, c *call, wall int64) {
 			return
 		}
 		if c.unresolved {
-			// The attempt without an answer must not happen any more: it will find that
-			// the name where it would remember its outcome exists.
+			// Prevent the attempt without an answer: it fails if the name for its outcome
+			// exists.
 			memory.write(a.boot, unresolvedTime, rate.State{0})
 			c.writes = true
 		}
@@ -399,7 +397,7 @@ func (f *round) decideOne(s *Store, a *proposal, c *call, wall int64) {
 	c.writes = true
 	for i, p := range pages {
 		at := now
-		if r.Now != 0 { // a time that the caller sets is not the clock's
+		if r.Now != 0 { // a time of the caller's is not the clock's
 			at = p.at()
 		}
 		if len(states[i]) == 0 {
@@ -414,8 +412,8 @@ func (f *round) decideOne(s *Store, a *proposal, c *call, wall int64) {
 	}
 }
 
-// transaction writes the proposal if the server still holds what it was decided on, and
-// otherwise reads what the server holds.
+// transaction writes the proposal if the server's states are unchanged, and otherwise
+// reads them.
 func (s *Store) transaction(f *round, a *proposal) (it *item, size int, err error) {
 	txn := &pb.TxnRequest{}
 	for _, name := range a.names {
@@ -440,7 +438,7 @@ func (s *Store) transaction(f *round, a *proposal) (it *item, size int, err erro
 	return &item{Item: batch.NewItem(), name: s.stateName(f.keys[0]), once: true, txn: txn}, size, nil
 }
 
-// commit sends a transaction, together with other transactions that wait unless it is big.
+// commit sends a transaction, with other waiting ones unless it is big.
 func (s *Store) commit(it *item, size int) error {
 	if size < bigTxn {
 		return s.do(s.ctx, it)
@@ -449,7 +447,7 @@ func (s *Store) commit(it *item, size int) error {
 	return it.err
 }
 
-// read notes what the server holds instead of what was expected.
+// read notes the states that the server has instead of the expected ones.
 func (f *round) read(it *item) {
 	seen := bootclock.Now()
 	for i, r := range it.resp.Responses {

@@ -13,11 +13,10 @@ import (
 
 var _ limits.Lister = (*Store)(nil)
 
-// statePage is how many states ListStates reads at once.
 const statePage = 100
 
-// ListStates implements limits.Lister. The clock is that of the calling machine. It does
-// not tell how much longer a state is kept that is unknown.
+// ListStates implements limits.Lister. The clock is that of this machine. How much longer
+// an unknown state is kept is not known.
 func (s *Store) ListStates(ctx context.Context, prefix, from string) iter.Seq2[limits.State, error] {
 	return func(yield func(limits.State, error) bool) {
 		if err := s.ready(ctx); err != nil {
@@ -28,7 +27,7 @@ func (s *Store) ListStates(ctx context.Context, prefix, from string) iter.Seq2[l
 		next, end := []byte(dir+prefix), prefixEnd(dir+prefix)
 		if from != "" && from >= prefix {
 			if !strings.HasPrefix(from, prefix) {
-				return // it comes after all of them
+				return // it is after all of them
 			}
 			next = append([]byte(dir+from), 0)
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// Limits are in folders that begin with a control character, which no key of a lock
-// has. The names in them go on behind a slash, so that none is a position in a queue.
+// Limits are in folders that begin with a control character, which no lock's key has.
+// Their names contain a slash, so that none is a position in a queue.
 const (
 	stateDir  = "\tlimits/"
 	memoryDir = "\tids/"
@@ -23,19 +23,19 @@ func (s *Store) stateName(key string) string { return s.prefix + stateDir + key 
 
 func (s *Store) memoryName(key, id string) string { return s.prefix + memoryDir + id + "/" + key }
 
-// A page is what is kept under one name: numbers, or nothing. The numbers of a limit
-// are the newest time that it has seen and its rate.State. Those of an ID are Taken.At,
-// Taken.Wait and the time until which it is remembered, or a single one if nothing is
-// remembered.
+// A page is the content of one name: numbers, or nothing. The numbers of a limit are the
+// newest time that it has seen and its rate.State. Those of an ID are Taken.At,
+// Taken.Wait and the time until which it is remembered, or a single number if there is no
+// memory.
 type page struct {
 	numbers rate.State // never changed in place
-	rev     int64      // mod revision; 0: there is none
+	rev     int64      // mod revision; 0: no such name
 	lease   int64
 	seen    time.Time // when the numbers were known to have been written
-	end     time.Time // when the lease ends, if that is known
+	end     time.Time // when the lease ends, if known
 
 	changed bool
-	keep    time.Duration // if changed: how long it has to be kept
+	keep    time.Duration // if changed: how long to keep it
 }
 
 func (p *page) write(boot time.Time, keep time.Duration, numbers rate.State) {
@@ -50,9 +50,9 @@ func (p *page) at() int64 {
 	return p.numbers[0]
 }
 
-// time is the earliest time that it can be. A time that was written by a clock that is
-// ahead goes on at half the speed: so the clock of this machine catches up with it, and no caller's
-// time stops meanwhile.
+// time is the present for the page: the clock's, but no earlier than the time in the
+// page, which continues at half the speed. So the clock of this machine catches up with a
+// time from a clock that is ahead, and time never stops.
 func (p *page) time(boot time.Time) int64 {
 	at := p.at()
 	if at == 0 {
@@ -61,7 +61,7 @@ func (p *page) time(boot time.Time) int64 {
 	return at + max(boot.Sub(p.seen), 0).Microseconds()/2
 }
 
-// state returns a copy of the limit's state, for the caller to change.
+// state is a copy of the limit's state, for the caller to change.
 func (p *page) state() rate.State {
 	if len(p.numbers) < 2 {
 		return nil
@@ -77,12 +77,12 @@ func (p *page) remembered(wall int64) (at, wait int64, ok bool) {
 }
 
 const (
-	maxCached = 1 << 20 // bounds the numbers that a pageCache keeps
-	pageCost  = 20      // what a page costs besides its numbers, in numbers
+	maxCached = 1 << 20 // bounds the numbers in a pageCache
+	pageCost  = 20      // cost of a page besides its numbers, in numbers
 )
 
-// pageCache is what the process has last seen under some names: a transaction is first
-// tried with it.
+// pageCache has the last known content of some names: the first attempt at a transaction
+// relies on it.
 type pageCache struct {
 	pages map[string]*page
 	size  int
@@ -97,10 +97,9 @@ func (k *pageCache) get(name string) *page {
 	return p
 }
 
-// expired reports whether it has gone with its lease.
+// expired reports whether the page's lease has ended.
 func (p *page) expired() bool { return !p.end.IsZero() && bootclock.Now().After(p.end) }
 
-// drop forgets a page.
 func (k *pageCache) drop(name string, p *page) {
 	delete(k.pages, name)
 	k.size -= pageCost + len(p.numbers)
@@ -113,8 +112,7 @@ func (k *pageCache) set(name string, p *page) {
 	if p == nil || p.rev == 0 || len(p.numbers) == 0 {
 		return
 	}
-	// Look at two other pages each time, so that names that are not used again do not
-	// gather.
+	// Look at two other pages each time, so that unused names do not accumulate.
 	looks := 2
 	for other, old := range k.pages {
 		full := k.size+pageCost+len(p.numbers) > maxCached
@@ -133,22 +131,21 @@ func (k *pageCache) set(name string, p *page) {
 }
 
 const (
-	// minLease is the shortest lease that limits are on. Servers with an
-	// election time-out of more than 5 s grant longer ones.
+	// minLease is the shortest lease of limits. Servers with an election timeout of more
+	// than 5 s grant longer ones.
 	minLease = 8
 
-	// maxLease is the longest that servers grant, 285 years.
+	// maxLease is the longest lease that servers grant, 285 years.
 	maxLease = 9_000_000_000
 
-	// maxLeased bounds how many names end with one lease, as a server removes them in
-	// one piece.
+	// maxLeased bounds the names on one lease, because a server removes them at once.
 	maxLeased = 10_000
 )
 
-// A limitLease is a lease that pages of this process are put on until it is too short
-// for them. It is never kept alive: it runs out, and takes along all that was not
-// written since. That costs one lease for thousands of decisions, and keeps idle pages
-// for up to four times as long as they must be kept. Guarded by limiter.mu.
+// A limitLease is a lease for new pages of this process until it is too short for them.
+// It is never kept alive: it expires, and with it all pages that were not written since.
+// That costs one lease for thousands of decisions, and keeps idle pages for up to four
+// times as long as required. Guarded by limiter.mu.
 type limitLease struct {
 	id    int64
 	end   time.Time
@@ -157,8 +154,8 @@ type limitLease struct {
 	request *leaseRequest // the request under way, if any
 }
 
-// leaseSeconds is the TTL of the lease for a page that has to be kept for that time: at
-// least twice as long, so that one lease serves for a while.
+// leaseSeconds is the TTL of the lease for a page with that keep: at least twice as long,
+// so that the lease serves for a while.
 func leaseSeconds(keep time.Duration) int64 {
 	ttl := int64(minLease)
 	for ttl < 2*seconds(keep) {
@@ -167,7 +164,7 @@ func leaseSeconds(keep time.Duration) int64 {
 	return min(ttl, maxLease)
 }
 
-// leasePage finds a lease for a page that has to be kept from boot on.
+// leasePage finds a lease for a page that is kept from boot on.
 func (s *Store) leasePage(p *page, boot time.Time) error {
 	ttl := leaseSeconds(p.keep)
 	end := boot.Add(min(p.keep, time.Duration(ttl)*time.Second/2))
@@ -219,7 +216,6 @@ func (s *Store) grantLimits(lease *limitLease, ttl int64) {
 	close(a.done)
 }
 
-// forgetLeases makes the next proposal ask for new leases.
 func (s *Store) forgetLeases(a *proposal) {
 	s.limits.mu.Lock()
 	defer s.limits.mu.Unlock()

@@ -19,12 +19,12 @@ import (
 // had ended, or a leftover had the name.
 const attempts = 4
 
-// Acquire makes one attempt: see driver.Locks.
+// Acquire implements driver.Locks.
 //
-// A free lock takes one transaction: if the key has no names, it puts ours on the lease
-// for the TTL. Otherwise it puts our name into the queue, on the lease for waiters, and
-// reads the names before it. A request that may have been made before, perhaps by another
-// process, reads the queue before it puts a name there.
+// A free lock takes one transaction: if the key has no names, it puts this claim's name
+// on the lease for the TTL. Otherwise it puts the name into the queue, on the lease for
+// waiters, and reads the earlier names. A request that may have been made before, perhaps
+// by another process, reads the queue before it puts a name.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, traits); err != nil {
 		return driver.Grant{}, err
@@ -49,10 +49,10 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return driver.Grant{}, unavailable(err)
 }
 
-// errAgain says that a request had no effect for a reason that has passed.
+// errAgain says that a request had no effect for a passing reason.
 var errAgain = errors.New("the lease or the name has just ended")
 
-// repeated answers for a claim that this process knows.
+// repeated is Acquire for a claim that this process knows.
 func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant, err error, again bool) {
 	if exists, err := s.known(ctx, r.Claim); err != nil || !exists {
 		return g, err, err == nil
@@ -67,8 +67,8 @@ func (s *Store) repeated(ctx context.Context, r driver.Request) (g driver.Grant,
 	}
 }
 
-// known reports whether this process has put a name for a claim that has not ended. It waits
-// for the outcome of a request that is under way.
+// known reports whether this process has put a name for a claim that has not ended. It
+// waits for the outcome of a request under way.
 func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	s.mu.Lock()
 	c := s.claimLocked(cl)
@@ -91,15 +91,14 @@ func (s *Store) known(ctx context.Context, cl driver.Claim) (bool, error) {
 	return c.rev > 0, nil
 }
 
-// again reports whether the request may have been made before, by this process or by
-// another one.
+// again reports whether the request may have been made before, by any process.
 func again(r driver.Request) bool { return r.Retry || r.Ticket != 0 }
 
-// An attempt is what the server has answered.
+// An attempt is the server's answer to a request.
 type attempt struct {
 	claim    *claim
 	queue    []contender // if it was not granted at once
-	headOnly bool        // queue is the head alone
+	headOnly bool        // queue has only its head
 	rev      int64       // when queue was read
 	behind   bool        // it waits behind another contender, and queue was not read
 }
@@ -143,8 +142,8 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	if first {
 		it.txn.Failure[1] = oldest(k.dir)
 		if w, ok := k.lastLocked(c.name); ok {
-			// While the contender w is there the queue need not be read, which the
-			// server would do twice, name by name.
+			// While the contender w exists the queue need not be read, which the server
+			// would do twice, name by name.
 			it.txn = &pb.TxnRequest{
 				Compare: only(createRev(w.name, w.rev)),
 				Success: ops(nested(&pb.TxnRequest{
@@ -179,14 +178,14 @@ func (s *Store) attempt(ctx context.Context, r driver.Request, sent time.Time) (
 	return a, nil
 }
 
-// took takes the answer to an acquire. It reports whether the claim can go on.
+// took takes the answer to an acquire. It reports whether the claim is still valid.
 func (s *Store) took(c *claim, it *item) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.item = nil
 	other := s.answeredLocked(c, it)
 	switch {
-	case other != nil: // a leftover of ours has the name
+	case other != nil: // a leftover of this process has the name
 		s.occupiedLocked(c, other)
 		return false
 	case c.ended && c.rev > 0: // its lease ended meanwhile
@@ -195,13 +194,13 @@ func (s *Store) took(c *claim, it *item) bool {
 	case c.ended:
 		s.forgetLocked(c)
 		return false
-	case c.rev > 0 && c.lease == nil: // it is on a former lease
+	case c.rev > 0 && c.lease == nil: // it is on an earlier lease
 		c.moving = true
 	}
 	return true
 }
 
-// freshLocked keeps a lease alive that ends in less than d. It does not wait for the
+// freshLocked keeps a lease alive that ends in less than d, without waiting for the
 // answer.
 func (s *Store) freshLocked(l *lease, d time.Duration) {
 	if l.end.Sub(bootclock.Now()) < d {
@@ -209,8 +208,8 @@ func (s *Store) freshLocked(l *lease, d time.Duration) {
 	}
 }
 
-// answeredLocked takes the answer to an acquire. It returns the other name that has
-// taken the claim's, if any.
+// answeredLocked takes the answer to an acquire. It returns another process's or
+// leftover's name in place of the claim's, if any.
 func (s *Store) answeredLocked(c *claim, it *item) (other *mvccpb.KeyValue) {
 	if it.hedged {
 		c.unresolvedLocked(it)
@@ -285,7 +284,7 @@ func (s *Store) notAcquired(ctx context.Context, c *claim, it *item, err error) 
 		s.forgetLocked(c)
 	}
 	var asked []*leaseRequest
-	if leaseGone(err) { // which of them?
+	if leaseGone(err) { // any of it.on
 		for _, l := range it.on {
 			if !l.dead {
 				asked = append(asked, s.refreshLocked(l))
@@ -370,10 +369,10 @@ func (s *Store) settle(ctx context.Context, r driver.Request, sent time.Time, a 
 	return s.waiting(ctx, r, sent, c)
 }
 
-// granted answers for a claim that found no other before it.
+// granted is the answer for a claim without others before it.
 func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.Duration) driver.Grant {
 	s.mu.Lock()
-	// A lease that was not used for a while is being kept alive.
+	// A lease that was unused for a while is being kept alive.
 	if under := c.lease.request; under != nil && c.lease.end.Sub(sent) < ttl/2 {
 		s.mu.Unlock()
 		_ = under.wait(ctx) // without the answer the grant is a short one
@@ -383,7 +382,7 @@ func (s *Store) granted(ctx context.Context, sent time.Time, c *claim, ttl time.
 	return c.grantLocked(sent, ttl)
 }
 
-// waiting answers for a claim that waits.
+// waiting is the answer for a claim that waits.
 func (s *Store) waiting(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	s.mu.Lock()
 	if c.lock.watchedLocked(c.ID) {
@@ -398,13 +397,13 @@ func (s *Store) waiting(ctx context.Context, r driver.Request, sent time.Time, c
 	return s.confirm(ctx, r)
 }
 
-// confirm renews a claim, so that it is on the lease of this process that it belongs on.
+// confirm renews a claim, so that it is on the right lease of this process.
 func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	switch a := s.Renew(ctx, []driver.Claim{r.Claim}, r.TTL)[0]; {
 	case a.State == driver.Lost:
 		return driver.Grant{}, unavailable(errors.New("the position was lost at once"))
 	case a.State == driver.Unknown && errors.Is(a.Err, driver.ErrUnavailable):
-		return driver.Grant{}, fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, a.Err) // the name is there
+		return driver.Grant{}, fmt.Errorf("etcd: %w: %w", driver.ErrUnknown, a.Err) // the name exists
 	case a.State == driver.Unknown:
 		return driver.Grant{}, a.Err
 	default:
@@ -412,7 +411,8 @@ func (s *Store) confirm(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// acquireBeside acquires beside holders that leave room, or beside names of other keys. The claim has no name in the queue yet.
+// acquireBeside acquires beside holders that leave room, or beside names of other keys.
+// The claim has no name in the queue yet.
 func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.Time, c *claim) (driver.Grant, error) {
 	l, err := s.leaseFor(ctx, seconds(r.TTL))
 	if err != nil {
@@ -463,7 +463,7 @@ func (s *Store) acquireBeside(ctx context.Context, r driver.Request, sent time.T
 	return driver.Grant{}, s.undo(ctx, c, s.heldError(ctx, r.Key, queue))
 }
 
-// undo ends a claim that is refused, and returns why.
+// undo ends a refused claim, and returns why.
 func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	s.mu.Lock()
 	if c.rev == 0 && !c.uncertain() {
@@ -486,7 +486,7 @@ func (s *Store) undo(ctx context.Context, c *claim, why error) error {
 	return why
 }
 
-// grantLocked is the answer about a claim that holds.
+// grantLocked is the answer about a held claim.
 func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
 	c.ttl = ttl
 	d := min(effectiveTTL(ttl), c.lease.end.Sub(sent))
@@ -494,7 +494,7 @@ func (c *claim) grantLocked(sent time.Time, ttl time.Duration) driver.Grant {
 	return driver.Grant{Token: c.rev, Ticket: c.rev, TTL: d}
 }
 
-// waitingLocked is the answer about a claim that waits.
+// waitingLocked is the answer about a waiting claim.
 func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 	d := min(driver.WaiterTTL, c.lease.end.Sub(sent))
 	c.sent, c.deadline = sent, sent.Add(d)
@@ -505,14 +505,13 @@ func (c *claim) waitingLocked(sent time.Time) driver.Grant {
 // other processes have put names since.
 const maxLooks = 20
 
-// errBusy says that a queue changed between each reading and the put after it.
+// errBusy says that the queue changed before each put.
 var errBusy = errors.New("the queue changed each time that it was about to be joined")
 
-// acquireKnowing decides about a claim that has no name of this process yet, and whose
-// request has a bound or may have been made before, by the queue that the attempt has
-// read. It puts the name only if no other name was made since then. So the bound holds
-// however many requests come at once, and a name that another process has put for the same claim is
-// found.
+// acquireKnowing decides about a claim without a name of this process, by the queue that
+// the attempt has read: its request has a bound or may have been made before. It puts the
+// name only if no other name was made since the reading. So the bound holds for
+// concurrent requests, and a name of another process for the same claim is found.
 func (s *Store) acquireKnowing(ctx context.Context, r driver.Request, sent time.Time, a attempt) (driver.Grant, error) {
 	c := a.claim
 	for range maxLooks {

@@ -14,14 +14,14 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A lock is what this process knows of one key. Guarded by Store.mu.
+// A lock is this process's knowledge of one key. Guarded by Store.mu.
 type lock struct {
 	key, dir string
-	claims   map[string]*claim    // that have not ended, by ID
-	all      map[*claim]bool      // those, and ended ones that still have to be cleaned up
-	names    []*claim             // the claim that has each name of this process; nil: free, or see returned
-	returned map[string]*claim    // the claims that have come back under a name of this process
-	reserved map[string]time.Time // names of this process that other processes have taken over, until when
+	claims   map[string]*claim    // claims that have not ended, by ID
+	all      map[*claim]bool      // these, and ended ones that must still be cleaned up
+	names    []*claim             // by index, the claim with this name of the process; nil: free, or see returned
+	returned map[string]*claim    // claims that have come back under a name of this process
+	reserved map[string]time.Time // names of this process that other processes have taken over, and until when
 	watches  map[string][]*watch  // by ID
 	mirror   *mirror
 }
@@ -30,7 +30,7 @@ type lock struct {
 type claim struct {
 	driver.Claim
 	lock      *lock
-	nameIndex int // index in lock.names; -1: it was found on the server
+	nameIndex int // in lock.names; -1: it was found on the server
 	name      string
 	value     string
 	asked     string // the value that an acquire puts: a downgrade changes value
@@ -38,33 +38,33 @@ type claim struct {
 	rev, mod    int64     // create and mod revision; 0: not known to exist
 	lease       *lease    // the lease that the name is on
 	moving      bool      // an answer was lost: it may be on another lease
-	on          []*lease  // the leases of this process that it was put on, or may have been
-	downgrading bool      // a Downgrade is under way: do not write the name with its old value
-	movedAway   time.Time // when it was seen on a lease that is not ours: another process has it
+	on          []*lease  // the leases of this process that may have the name
+	downgrading bool      // a Downgrade is under way: the old value must not be written
+	movedAway   time.Time // when it was seen on another process's lease
 
-	item           *item     // the acquire whose answer is not known
+	item           *item     // the acquire without a known outcome
 	maybeDuplicate bool      // its caller left before the answer: another process may have put a name before
-	duplicate      bool      // that process has, and this name is given up
+	duplicate      bool      // that process has; this name is given up
 	unresolved     time.Time // until when a request whose answer was lost may take effect: see uncertain
 
 	ttl       time.Duration // as asked for
-	held      bool          // it is known to be held, until deadline
+	held      bool          // known to be held, until deadline
 	since     time.Time     // when that became known
 	sent      time.Time     // when the last request was sent that was answered with "waiting"
 	deadline  time.Time     // when it ends
-	keepUntil time.Time     // it is not removed before, as another process may have been told that it holds
+	keepUntil time.Time     // not removed before: another process may consider itself the holder
 	releasing bool          // a Release is under way
 	busy      int           // calls that are about to renew it
 	ended     bool
 }
 
-// mayBeOn notes a lease that a request puts the name on.
+// mayBeOn notes the lease of a request that puts the name.
 func (c *claim) mayBeOn(l *lease) {
 	c.on = slices.DeleteFunc(c.on, func(o *lease) bool { return o == l || o.dead })
 	c.on = append(c.on, l)
 }
 
-// uncertain reports whether a request that got no answer may still take effect. A later
+// uncertain reports whether a request without an answer may still take effect. A later
 // answer to the same request does not settle that: the first one may take effect after
 // it.
 func (c *claim) uncertain() bool { return bootclock.Now().Before(c.unresolved) }
@@ -78,7 +78,6 @@ func (s *Store) lockLocked(key string) *lock {
 	return k
 }
 
-// claimLocked returns what this process knows of a claim that has not ended, or nil.
 func (s *Store) claimLocked(cl driver.Claim) *claim {
 	if k := s.keys[cl.Key]; k != nil {
 		return k.claims[cl.ID]
@@ -86,8 +85,8 @@ func (s *Store) claimLocked(cl driver.Claim) *claim {
 	return nil
 }
 
-// endLocked ends a claim for this process. Its name stays taken until forgetLocked. The
-// caller runs what it returns after unlocking.
+// endLocked ends a claim for this process. Its name stays in use until forgetLocked. The
+// caller runs the result after unlocking.
 func (s *Store) endLocked(c *claim) (wake []func()) {
 	if c.ended {
 		return nil
@@ -99,8 +98,8 @@ func (s *Store) endLocked(c *claim) (wake []func()) {
 	return c.lock.wakeLocked(c.ID, driver.Hint{})
 }
 
-// forgetLocked forgets a claim that has nothing on the server, once no unresolved
-// request can put its name there any more.
+// forgetLocked forgets a claim without a name on the server, once no unresolved request
+// can put it again.
 func (s *Store) forgetLocked(c *claim) {
 	k := c.lock
 	if !k.all[c] {
@@ -134,9 +133,9 @@ func (s *Store) idleLocked(k *lock) {
 	}
 }
 
-// Which claim has which of this process's names. A name may be on the server though no
-// claim of this process has it: another process has taken it over, or it is a leftover. And
-// a claim may come back under a name that it had in this process before.
+// Claims and the names of this process. A name may exist on the server although no claim
+// of this process has it: another process has taken it over, or it is a leftover. A claim
+// may come back under a name that it had in this process before.
 
 // isOwnName reports whether a name in the queue is one of this process.
 func (s *Store) isOwnName(dir, name string) bool {
@@ -165,7 +164,7 @@ func (k *lock) freeLocked(place int, name string) bool {
 		!bootclock.Now().Before(k.reserved[name])
 }
 
-// reserveLocked keeps a name for another process, which has taken it over.
+// reserveLocked reserves a name for the process that has taken it over.
 func (s *Store) reserveLocked(k *lock, name string) {
 	if k.reserved == nil {
 		k.reserved = map[string]time.Time{}
@@ -174,7 +173,7 @@ func (s *Store) reserveLocked(k *lock, name string) {
 	s.cleanByLocked(k.reserved[name])
 }
 
-// reserveAllLocked does that for all names in the queue of which it is true.
+// reserveAllLocked reserves all such names in the queue.
 func (s *Store) reserveAllLocked(k *lock, queue []contender) {
 	own := map[string]bool{}
 	for c := range k.all {
@@ -187,7 +186,7 @@ func (s *Store) reserveAllLocked(k *lock, queue []contender) {
 	}
 }
 
-// unreserveLocked gives up names that were reserved for long enough. It says when to look
+// unreserveLocked frees names that were reserved for long enough. It returns when to look
 // again.
 func (s *Store) unreserveLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 	for name, until := range k.reserved {
@@ -202,14 +201,14 @@ func (s *Store) unreserveLocked(k *lock, now time.Time) (at time.Time, ok bool) 
 	return at, ok
 }
 
-// occupiedLocked gives up a name that is not free. A leftover of ours that has it is
-// removed, as it was read: a claim that comes back meanwhile has its name written again.
-// A name that another process has taken over is left alone.
+// occupiedLocked gives up a name that is not free. If a leftover of this process has it,
+// that is removed, as it was read: a claim that comes back meanwhile has its name written
+// again. A name that another process has taken over is not touched.
 func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	k := c.lock
 	for o := range k.all {
 		if o != c && o.name == c.name && o.rev == kv.CreateRevision {
-			s.forgetLocked(c) // o is no leftover: it has come back while this one was asked for
+			s.forgetLocked(c) // o is no leftover: it came back meanwhile
 			return
 		}
 	}
@@ -232,8 +231,8 @@ func (s *Store) occupiedLocked(c *claim, kv *mvccpb.KeyValue) {
 	s.sweepLocked(leftover)
 }
 
-// overtaken looks which other names of this process another one has taken over, if it has
-// taken the claim's.
+// overtaken looks which other names of this process were taken over by the process that
+// has taken the claim's.
 func (s *Store) overtaken(ctx context.Context, c *claim) error {
 	s.mu.Lock()
 	_, aside := c.lock.reserved[c.name]
@@ -251,12 +250,12 @@ func (s *Store) overtaken(ctx context.Context, c *claim) error {
 	return errAgain
 }
 
-// errTakenOver says that this process looks for its own unresolved request under a name that
-// another process has taken over.
+// errTakenOver says that this process looks for its own unresolved request under a name
+// that another process has taken over.
 var errTakenOver = errors.New("another process has the claim, which this one had asked for without an answer")
 
-// adopt finds claims that this process did not make, or whose outcome it does not know:
-// a lease that was detached elsewhere, an acquire without an answer.
+// adopt finds claims that this process did not make, or whose outcome is unknown: a lease
+// that was detached elsewhere, an acquire without an answer.
 func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int, answers []driver.Renewal, work *renewals) {
 	for len(unknown) > 0 {
 		part := unknown[:min(len(unknown), maxReads)]
@@ -295,7 +294,8 @@ func (s *Store) adopt(ctx context.Context, claims []driver.Claim, unknown []int,
 	}
 }
 
-// adoptLocked finds a claim in its queue. It returns the claim, or why there is none.
+// adoptLocked finds a claim in its queue. It returns the claim, or the reason why there
+// is none.
 func (s *Store) adoptLocked(cl driver.Claim, queue []contender) (c *claim, r driver.Renewal) {
 	at := find(queue, cl.ID)
 	if at < 0 {
@@ -305,13 +305,13 @@ func (s *Store) adoptLocked(cl driver.Claim, queue []contender) (c *claim, r dri
 	switch removing, ours := s.removingLocked(cl, e); {
 	case removing && ours:
 		return nil, driver.Renewal{State: driver.Lost}
-	case removing: // if it came to a lease of ours now, it would be removed
+	case removing: // on a lease of this process it would be removed
 		return nil, driver.Renewal{Err: unavailable(errTakenOver)}
 	}
 	k := s.lockLocked(cl.Key)
 	c = k.claims[cl.ID]
 	if c != nil && c.rev == 0 && c.name != e.name {
-		// Another process has put the name. What this one has asked for may yet come,
+		// Another process has put the name. This process's request may yet take effect,
 		// under its own name.
 		s.endLocked(c)
 		if c.item == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Release ends a claim: see driver.Locks.
+// Release implements driver.Locks.
 func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	if err := check.Claim(cl); err != nil {
 		return err
@@ -27,7 +27,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 		s.mu.Unlock()
 		return s.releaseUnknown(ctx, cl)
 	}
-	if under := c.item; under != nil { // a put that comes after the removal would stay
+	if under := c.item; under != nil { // a put after the removal would stay
 		s.mu.Unlock()
 		select {
 		case <-under.Done():
@@ -60,7 +60,7 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	s.forgetLocked(c)
 	released := it.resp.Succeeded
 	if !released {
-		s.findLeftoversLocked() // if the process has not removed it, what else has the name?
+		s.findLeftoversLocked() // already missing: the server may have been restored
 	}
 	alone := c.held || !c.maybeDuplicate
 	s.mu.Unlock()
@@ -74,8 +74,8 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	return nil
 }
 
-// releaseUnknown ends a claim that this process did not make, or has forgotten. It removes
-// all of its names.
+// releaseUnknown ends a claim that this process does not know. It removes all of its
+// names.
 func (s *Store) releaseUnknown(ctx context.Context, cl driver.Claim) error {
 	k := &lock{key: cl.Key, dir: s.dir(cl.Key)}
 	queue, err := s.list(ctx, k)
@@ -103,7 +103,7 @@ func (s *Store) releaseUnknown(ctx context.Context, cl driver.Claim) error {
 }
 
 // removingLocked reports whether this process tries to remove the name. ours says that it
-// will: no other process has taken the name over.
+// will succeed: no other process has taken the name over.
 func (s *Store) removingLocked(cl driver.Claim, e contender) (removing, ours bool) {
 	k := s.keys[cl.Key]
 	if k == nil {

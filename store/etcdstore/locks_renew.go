@@ -13,21 +13,21 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// maxReads is how many operations go in one transaction: the server allows 128.
+// maxReads bounds the operations in one transaction: the server allows 128.
 const maxReads = 100
 
-// A renewal is one claim on its way through Renew.
+// A renewal is one claim of a Renew.
 type renewal struct {
 	claim           *claim
-	results         []int // where its answers go: a claim may be given twice
+	results         []int // indices of its answers: a claim may be given twice
 	state           driver.State
 	err             error
 	decided         bool
 	want            *lease
-	class           int64 // of the lease that it belongs on if it is held
+	class           int64 // of the right lease if it is held
 	predecessorGone bool  // the contender before it has gone
-	duplicate       bool  // an older name is the claim's, too
-	needsQueue      bool  // the head of the queue was not enough to decide
+	duplicate       bool  // the claim also has an older name
+	needsQueue      bool  // the head of the queue did not suffice
 }
 
 // renewals are all claims of a Renew, each once. Guarded by Store.mu.
@@ -37,7 +37,7 @@ type renewals struct {
 	byClaim map[*claim]*renewal
 }
 
-// addLocked adds a claim, whose answer also goes to i.
+// addLocked adds a claim, whose answer also goes to index i.
 func (r *renewals) addLocked(c *claim, i int) {
 	w := r.byClaim[c]
 	if w == nil {
@@ -49,12 +49,12 @@ func (r *renewals) addLocked(c *claim, i int) {
 	w.results = append(w.results, i)
 }
 
-// Renew renews claims: see driver.Locks.
+// Renew implements driver.Locks.
 //
-// It takes one message for each class of lease and, together with it, one transaction
-// for up to a hundred claims that looks whether they are still there. If the class of a
-// claim has changed, because it was granted in the queue or is renewed with another
-// TTL, the same transaction puts it on the other lease.
+// It takes one message for each class of lease and, at the same time, one transaction for
+// up to a hundred claims that checks whether they still exist. If the class of a claim
+// has changed, because it was granted in the queue or is renewed with another TTL, the
+// same transaction puts it on the other lease.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	sent := bootclock.Now()
@@ -114,7 +114,7 @@ func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Durat
 }
 
 // findClaims adds the claims that this process knows to work. It returns the indices of
-// those that it does not know, and sets the answers about those that are wrong.
+// the others, and sets the answers about illegal ones.
 func (s *Store) findClaims(ctx context.Context, claims []driver.Claim, ttl time.Duration, answers []driver.Renewal, work *renewals) (unknown []int) {
 	notReady := s.ready(ctx)
 	var wake []func()
@@ -149,7 +149,7 @@ func (s *Store) findClaims(ctx context.Context, claims []driver.Claim, ttl time.
 	return unknown
 }
 
-// renewedLocked is the answer about a claim. If an older name is the claim's, too, it ends
+// renewedLocked is the answer about a claim. If the claim also has an older name, it ends
 // the claim under this name, and the caller asks for it again.
 func (s *Store) renewedLocked(w *renewal, sent time.Time, ttl time.Duration) (r driver.Renewal, wake []func()) {
 	c := w.claim
@@ -168,7 +168,7 @@ func (s *Store) renewedLocked(w *renewal, sent time.Time, ttl time.Duration) (r 
 	r.State = w.state
 	switch {
 	case c.ended || w.state == driver.Lost:
-		if w.state == driver.Lost { // if the process has not removed it, is more wrong?
+		if w.state == driver.Lost { // already missing: the server may have been restored
 			s.forgetLocked(c)
 			s.findLeftoversLocked()
 		}
@@ -193,9 +193,9 @@ func (s *Store) renewedLocked(w *renewal, sent time.Time, ttl time.Duration) (r 
 	return r, wake
 }
 
-// pickLeases finds the lease that each claim belongs on, and keeps it alive unless that was
-// done a moment ago. A claim that is taken back from another process goes on a lease
-// that lasts for as long as that process may consider itself the holder.
+// pickLeases finds the right lease of each claim, and keeps it alive unless that was just
+// done. A claim that is taken back from another process goes on a lease that lasts for as
+// long as that process may consider itself the holder.
 func (s *Store) pickLeases(ctx context.Context, work []*renewal, sent time.Time, ttl time.Duration, refreshed map[*lease]*leaseRequest) {
 	for _, w := range work {
 		class, need := int64(waiterSeconds), driver.WaiterTTL
@@ -228,8 +228,8 @@ func (s *Store) pickLeases(ctx context.Context, work []*renewal, sent time.Time,
 	}
 }
 
-// readState reads the state of each claim, and moves claims to the lease that they belong
-// on. It leaves claims that need another look undecided.
+// readState reads the state of each claim, and moves claims to their right lease. Claims
+// that need another look stay undecided.
 func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duration) {
 	after := hedgeAfter(ttl)
 	waiting := map[string]int{}
@@ -269,12 +269,12 @@ func (s *Store) readState(ctx context.Context, work []*renewal, ttl time.Duratio
 	send()
 }
 
-// questions are what one transaction asks about claims.
+// questions are the questions of one transaction.
 type questions struct {
 	txn      *pb.TxnRequest
 	all      []question
-	listings map[string]int // the index of the answer that is the whole queue, by the folder of its key
-	waiting  map[string]int // the number of claims that wait, by the folder of their key
+	listings map[string]int // by the folder of a key, the index of the answer with the whole queue
+	waiting  map[string]int // by the folder of a key, the number of waiting claims
 }
 
 // A question is about one claim. It has the indices of the answers; -1: none.
@@ -283,7 +283,7 @@ type question struct {
 	move, own int   // own is the claim's name
 	before    int   // the name that was made at rev
 	rev       int64 // see before
-	head      int   // the oldest name of the queue; or the whole queue, in which own is then, too
+	head      int   // the oldest name of the queue; or the whole queue, which then includes own
 }
 
 func newQuestions(waiting map[string]int) *questions {
@@ -295,18 +295,18 @@ func (q *questions) ask(o *pb.RequestOp) (at int) {
 	return len(q.txn.Success) - 1
 }
 
-// askStateLocked asks about a claim, unless the next round has to pick its lease again.
+// askStateLocked asks about a claim, unless the next round must pick its lease again.
 func (s *Store) askStateLocked(qs *questions, w *renewal) {
 	c := w.claim
 	switch {
 	case c.held && w.want.seconds != w.class:
 		// Another renewal has found meanwhile that the claim is held. On the waiters'
-		// lease it would end before that renewal's caller stops trusting it.
+		// lease it would end before that renewal's caller stops relying on it.
 		return
 	case s.leases[w.want.seconds] != w.want:
 		// Another lease has replaced this one meanwhile, and another renewal may have
-		// moved the name there already. This one ends before that renewal's caller stops
-		// trusting the claim.
+		// moved the name there already. This lease ends before that renewal's caller
+		// stops relying on the claim.
 		return
 	case c.downgrading && (c.lease != w.want || c.moving):
 		w.err, w.decided = unavailable(errors.New("it is being downgraded")), true
@@ -328,14 +328,14 @@ func (s *Store) askStateLocked(qs *questions, w *renewal) {
 		}))
 	}
 	switch dir := c.lock.dir; {
-	case c.held && q.move >= 0: // the answer to the move tells enough
+	case c.held && q.move >= 0: // the answer to the move suffices
 	case c.held:
 		q.own = qs.ask(get(c.name))
-	case follows && !c.maybeDuplicate: // one name to read, however long the queue is
+	case follows && !c.maybeDuplicate: // one name to read, at any length of the queue
 		q.own, q.before, q.rev = qs.ask(get(c.name)), qs.ask(get(before.name)), before.rev
 	case c.Exclusive() && !w.needsQueue && !c.maybeDuplicate && qs.waiting[dir] == 1:
 		q.own, q.head = qs.ask(get(c.name)), qs.ask(oldest(dir))
-	default: // its name is in the whole queue, which all claims of the key share
+	default: // in the whole queue, which all claims of the key share
 		at, ok := qs.listings[dir]
 		if !ok {
 			at = qs.ask(listing(dir))
@@ -375,7 +375,7 @@ func (s *Store) takeStatesLocked(all []question, resp *pb.TxnResponse, err error
 	}
 }
 
-// notReadLocked decides about a claim whose question got an error. A move may have taken
+// notReadLocked decides about a claim whose question failed. A move may have taken
 // effect.
 func (s *Store) notReadLocked(q question, err error) {
 	c := q.w.claim
@@ -394,15 +394,16 @@ func (s *Store) notReadLocked(q question, err error) {
 	q.w.err, q.w.decided = err, true
 }
 
-// takeMoveLocked takes the answer to a move. It reports whether the claim is now on the
-// lease that it belongs on.
+// takeMoveLocked takes the answer to a move. It reports whether the claim is now on its
+// right lease.
 func (s *Store) takeMoveLocked(w *renewal, answer *pb.TxnResponse, rev int64) bool {
 	c := w.claim
 	if answer.Succeeded {
-		// An answer may have been overtaken by that of a later move.
+		// The answer to a later move may have come first.
 		c.mod, c.lease, c.moving = max(c.mod, rev), w.want, false
 		if !c.movedAway.IsZero() {
-			// The other process may have renewed it until now, and trusts that for a TTL.
+			// The other process may have renewed it until now, and relies on it for a
+			// TTL.
 			c.movedAway, c.keepUntil = time.Time{}, bootclock.Now().Add(time.Duration(w.class)*time.Second)
 			s.refreshLocked(w.want)
 		}
@@ -415,7 +416,7 @@ func (s *Store) takeMoveLocked(w *renewal, answer *pb.TxnResponse, rev int64) bo
 		return false
 	}
 	if kvs[0].ModRevision < c.mod {
-		return false // the answer to a later move has overtaken this one
+		return false // the answer to a later move came first
 	}
 	c.seenLocked(kvs[0])
 	switch l := kvs[0].Lease; {
@@ -426,12 +427,12 @@ func (s *Store) takeMoveLocked(w *renewal, answer *pb.TxnResponse, rev int64) bo
 	case l != w.want.id && (c.lease == nil || l != c.lease.id):
 		c.movedAway = bootclock.Now()
 	}
-	c.moving = true // by an earlier move, or by another process
+	c.moving = true // an earlier move, or another process, has moved it
 	return false
 }
 
-// takeReadLocked takes what was read of a claim that is on its lease. It reports whether
-// the claim waits, or holds since now.
+// takeReadLocked takes the reading of a claim on its right lease. It reports whether the
+// claim waits, or has just been granted.
 func (s *Store) takeReadLocked(w *renewal, answer *pb.RangeResponse) bool {
 	c := w.claim
 	var own *mvccpb.KeyValue
@@ -455,8 +456,8 @@ func (s *Store) takeReadLocked(w *renewal, answer *pb.RangeResponse) bool {
 	return false
 }
 
-// takePredecessorLocked takes what was read of the contender before an exclusive claim: the
-// claim waits while that contender is there.
+// takePredecessorLocked takes the reading of the contender before an exclusive claim: the
+// claim waits while that exists.
 func (w *renewal) takePredecessorLocked(answer *pb.RangeResponse, rev int64) {
 	if len(answer.Kvs) > 0 && answer.Kvs[0].CreateRevision == rev {
 		w.state, w.decided = driver.Waiting, true
@@ -466,7 +467,7 @@ func (w *renewal) takePredecessorLocked(answer *pb.RangeResponse, rev int64) {
 }
 
 // takeQueueLocked takes the head of the queue, or all of it: a claim waits unless it is
-// among the holders. It notes if an older name is the claim's, too.
+// among the holders. It notes an older name of the claim.
 func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 	c := w.claim
 	if len(queue) == 0 {
@@ -482,7 +483,7 @@ func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 		c.maybeDuplicate, w.duplicate, w.decided = true, true, true
 		return
 	}
-	if all { // a repetition that comes now finds this one
+	if all { // a later repetition finds this one
 		c.maybeDuplicate = false
 	}
 	if byAge(queue[n-1], contender{rev: c.rev, name: c.name}) < 0 {
@@ -493,8 +494,8 @@ func (w *renewal) takeQueueLocked(queue []contender, all bool) {
 	w.takeHeldLocked()
 }
 
-// takeHeldLocked decides about a claim that is held, unless it holds only since now: then
-// it is on the waiters' lease, and the next round moves it.
+// takeHeldLocked decides about a held claim. One that was just granted is on the waiters'
+// lease; the next round moves it.
 func (w *renewal) takeHeldLocked() {
 	if w.claim.held && w.want.seconds == w.class {
 		w.state, w.decided = driver.Held, true

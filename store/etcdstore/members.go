@@ -12,15 +12,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// hedged sends a request to one member and, if no answer came within after, to the next
-// endpoint, too, by a separate connection, and so on: a member whose disk or process hangs
-// keeps its connections. Where answers usually take long, it waits for up to twice after.
+// hedged sends a request to one member and, if no answer came within after, also to the
+// next endpoint, by a separate connection, and so on: a member whose disk or process
+// hangs keeps its connections. If answers usually take long, it waits for up to twice
+// after.
 //
-// The request must do no harm if it is done twice: it only reads, or writes on conditions
-// that no longer hold afterwards.
+// The request must be harmless if it is executed twice: it only reads, or its conditions
+// no longer hold afterwards.
 //
-// twice reports that other members were asked. Then another member may have done the
-// request before the one that answered, and it may be done once more, however late.
+// twice says that other members were asked. Then another member may have executed the
+// request before the answering one, and it may be executed once more, at any later time.
 func hedged[T any](ctx context.Context, s *Store, after time.Duration, ask func(context.Context, pb.KVClient, pb.LeaseClient) (T, error)) (resp T, twice bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -116,36 +117,34 @@ func (s *Store) read(ctx context.Context, after time.Duration, r *pb.RangeReques
 	return resp, err
 }
 
-// latency is the longest time that an answer has taken lately. It decays with each faster
-// answer.
+// latency is the longest recent time of an answer. It decays with each faster answer.
 type latency struct{ longest atomic.Int64 }
 
 // atLeast is how long to wait for one member before another is asked: after, or up to
-// twice that where answers take longer.
+// twice that if answers take longer.
 func (p *latency) atLeast(after time.Duration) time.Duration {
 	return max(after, min(2*time.Duration(p.longest.Load()), 2*after))
 }
 
 func (p *latency) add(d time.Duration) { p.longest.Store(max(int64(d), p.longest.Load()*3/4)) }
 
-// errDeposed says that a member that leads no longer prolonged a lease.
+// errDeposed says that a deposed leader prolonged a lease.
 var errDeposed = errors.New("the lease was prolonged by a member that leads no longer")
 
-// A leader that was deposed while it waited for its disk does not know it. Before
-// etcd's PR 16822 such a member goes on prolonging leases, and the new leader hears
-// nothing of that: https://github.com/etcd-io/etcd/issues/15247.
+// A leader that was deposed while it waited for its disk does not know it. Before etcd's
+// PR 16822 such a member continues to prolong leases, unknown to the new leader:
+// https://github.com/etcd-io/etcd/issues/15247.
 //
-// A leader that begins gives every lease its whole TTL. So an answer about a lease is
-// true, whichever member gave it, if the request was sent before the next leader began.
-// The proof is any answer to a transaction or a read through the majority that was sent
-// after that request, and whose term is no higher than the term in the lease's answer:
-// then the majority was still of that term when the request had been sent. The term of
-// a transaction's answer is that of the last entry that its member has applied. The
-// term in a lease's answer is noted before the lease is prolonged, so that it is never
-// too high.
+// A new leader gives every lease its whole TTL. So an answer of any member about a lease
+// is true if the request was sent before the next leader began. The proof is an answer to
+// a transaction or a read through the majority that was sent after that request, with a
+// term no higher than that in the lease's answer: then the majority was still of that
+// term when the request had been sent. The term of a transaction's answer is that of the
+// last entry that its member has applied. The term in a lease's answer is noted before
+// the lease is prolonged, so it is never too high.
 
-// confirmTerm takes the term of an answer to a transaction or read. keepAlives is how
-// many requests to keep leases alive had been sent before it.
+// confirmTerm takes the term of an answer to a transaction or read. asks is how many
+// requests to keep leases alive had been sent before it.
 func (s *Store) confirmTerm(asks int, term uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +162,7 @@ func (l *lease) confirmTermLocked(asks int, term uint64) {
 	l.extendLocked()
 }
 
-// extendLocked takes the lease's new end, once an answer of the majority confirms it.
+// extendLocked sets the lease's new end, once an answer of the majority confirms it.
 func (l *lease) extendLocked() {
 	if a := l.unconfirmed; a != nil && a.checked && a.lowestTerm <= a.term {
 		l.end, l.unconfirmed = latest(l.end, a.end), nil
@@ -177,8 +176,8 @@ func (s *Store) deposed(a *leaseRequest, resp *pb.LeaseKeepAliveResponse) bool {
 	return a.checked && resp.GetHeader().GetRaftTerm() < a.lowestTerm
 }
 
-// awaitConfirmed waits until an answer of the majority confirms the request that prolonged a
-// lease, and repeats the request if a deposed leader answered it.
+// awaitConfirmed waits until an answer of the majority confirms the request that
+// prolonged a lease. It repeats the request if a deposed leader answered it.
 func (s *Store) awaitConfirmed(ctx context.Context, l *lease, a *leaseRequest) error {
 	for range attempts {
 		if err := a.wait(ctx); err != nil {
@@ -207,17 +206,18 @@ func (s *Store) awaitConfirmed(ctx context.Context, l *lease, a *leaseRequest) e
 	return unavailable(errDeposed)
 }
 
-// A server may be restored: a snapshot or a lost disk brings back a state older than what
+// A server may be restored: a snapshot or a lost disk brings back an older state than
 // this process has seen. Names that the process had removed are then on its leases again,
-// and would stay for as long as it keeps the leases alive; watches wait for revisions that
-// they have seen already; and what was made since that state is gone.
+// and would stay for as long as it keeps the leases alive; watches wait for revisions
+// that they have seen already; and what was made since that state is gone.
 //
-// The store notices when an answer has a lower revision than an earlier one, or comes from
-// another cluster. Other processes may have written so much before the next request that
-// the revision is no lower. So whenever a server was not reached, or a name is missing, the
-// store also searches its leases for leftovers: names that belong to no claim.
+// The store notices when an answer has a lower revision than an earlier one, or comes
+// from another cluster. Other processes may have written so much before the next request
+// that the revision is no lower. So whenever a server was not reached, or a name is
+// missing, the store also searches its leases for leftovers: names that belong to no
+// claim.
 
-// history is what the servers' answers have told of their state.
+// history is what the servers' answers tell of their state.
 type history struct {
 	mu         sync.Mutex
 	rev        int64 // the highest revision
@@ -226,7 +226,7 @@ type history struct {
 	keepAlives int // requests to keep a lease alive
 }
 
-// A seenState is what was known when a request was sent.
+// A seenState is the history at the sending of a request.
 type seenState struct {
 	rev        int64
 	restores   int
@@ -239,7 +239,6 @@ func (p *history) now() seenState {
 	return seenState{p.rev, p.restores, p.keepAlives}
 }
 
-// countKeepAlive counts one more request to keep a lease alive.
 func (p *history) countKeepAlive() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,9 +246,9 @@ func (p *history) countKeepAlive() int {
 	return p.keepAlives
 }
 
-// learn takes the answer to a request that was sent when at was known, and reports
-// whether the servers were restored in between. It ignores answers to requests from before the
-// last restore.
+// learn takes the answer to a request that was sent at at, and reports whether the
+// servers were restored in between. It ignores answers to requests from before the last
+// restore.
 func (p *history) learn(at seenState, h *pb.ResponseHeader) (back bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -265,7 +264,7 @@ func (p *history) learn(at seenState, h *pb.ResponseHeader) (back bool) {
 	return false
 }
 
-// answered notes what the outcome of a request says of the servers' state.
+// answered updates the history by the outcome of a request.
 func (s *Store) answered(at seenState, h *pb.ResponseHeader, err error) {
 	if err == nil {
 		s.confirmTerm(at.keepAlives, h.GetRaftTerm())
@@ -280,7 +279,7 @@ func (s *Store) answered(at seenState, h *pb.ResponseHeader, err error) {
 	}
 }
 
-// restored is called when the servers turn out to have an older state, of that revision.
+// restored is called when the servers have an older state, of that revision.
 func (s *Store) restored(rev int64) {
 	s.limits.mu.Lock()
 	s.limits.cache = pageCache{} // the servers may use its revisions again

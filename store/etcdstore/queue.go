@@ -14,14 +14,14 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// dir is the prefix of the names of all contenders for a key.
+// dir is the prefix of all contenders' names for a key.
 func (s *Store) dir(key string) string { return s.prefix + key + "/" }
 
 // dirEnd is the end of the range that begins with dir: "0" follows "/".
 func dirEnd(dir string) string { return dir[:len(dir)-1] + "0" }
 
-// keyOf is the reverse of dir: a contender's name has no slash, so the key ends at the
-// last slash of the full name, even if it contains others.
+// keyOf is the inverse of dir: a contender's name has no slash, so the key ends at the
+// last slash of the full name.
 func (s *Store) keyOf(name string) (key string, ok bool) {
 	rest, ok := strings.CutPrefix(name, s.prefix)
 	slash := strings.LastIndexByte(rest, '/')
@@ -32,8 +32,7 @@ func (s *Store) keyOf(name string) (key string, ok bool) {
 }
 
 // ownName is the process's nth name in the queue of one key. The names are few and are
-// used again: every name that was ever used slows the server down until the next
-// compaction.
+// reused: every name that was ever used slows the server down until the next compaction.
 func (s *Store) ownName(dir string, n int) string {
 	if n == 0 {
 		return dir + s.process
@@ -41,8 +40,8 @@ func (s *Store) ownName(dir string, n int) string {
 	return dir + s.process + "-" + strconv.Itoa(n)
 }
 
-// value is what a contender's name holds, for people who use etcdctl and for
-// other processes.
+// value is the content of a contender's name, for people with etcdctl and for other
+// processes.
 type value struct {
 	Baton    int    `json:"baton"` // the format; 1
 	Owner    string `json:"owner"`
@@ -61,7 +60,7 @@ func encode(c driver.Claim) string {
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // strings and numbers always marshal
+		panic(err) // cannot fail
 	}
 	return string(text)
 }
@@ -77,8 +76,8 @@ type contender struct {
 	foreign bool  // not Baton's: treated as an exclusive request
 }
 
-// contenderOf reads a name below dir. ok is false for a name that belongs to another
-// key: it has a slash after dir.
+// contenderOf parses a name below dir. ok is false for a name of another key, which has a
+// slash after dir.
 func contenderOf(dir, key string, kv *mvccpb.KeyValue) (c contender, ok bool) {
 	name := string(kv.Key)
 	if strings.Contains(name[len(dir):], "/") {
@@ -103,7 +102,7 @@ func contenderOf(dir, key string, kv *mvccpb.KeyValue) (c contender, ok bool) {
 	return c, true
 }
 
-// contenders returns the contenders of a range below dir, in the order of the queue.
+// contenders are the contenders in a range below dir, in the order of the queue.
 func contenders(dir, key string, kvs []*mvccpb.KeyValue) []contender {
 	all := make([]contender, 0, len(kvs))
 	for _, kv := range kvs {
@@ -115,15 +114,15 @@ func contenders(dir, key string, kvs []*mvccpb.KeyValue) []contender {
 	return all
 }
 
-// byAge is the order of the queue. Names that one transaction has put are in the order
-// of the names.
+// byAge is the order of the queue. Names of one transaction are in the order of the
+// names.
 func byAge(a, b contender) int {
 	return cmp.Or(cmp.Compare(a.rev, b.rev), strings.Compare(a.name, b.name))
 }
 
-// holders is how many of the queue hold: its head, and all that fit beside it, up to
-// the first that does not. A contender that leaves only lets more in, so a holder stays
-// one until it leaves.
+// holders is how many of the queue hold: its head, and all that fit beside it, up to the
+// first that does not. A contender that leaves only makes room, so a holder stays one
+// until it leaves.
 func holders(queue []contender) int {
 	var used int64
 	for i, c := range queue {
@@ -141,11 +140,11 @@ func find(queue []contender, id string) int {
 }
 
 // A queueIndex is one key's queue, updated name by name. An update costs about the same
-// whatever the length.
+// at any length.
 type queueIndex struct {
 	queue        []contender      // in order
 	revs         map[string]int64 // when each name was made
-	withoutLease int              // how many names have no lease
+	withoutLease int              // names without a lease
 }
 
 func newQueueIndex(queue []contender) queueIndex {
@@ -163,7 +162,7 @@ func (l *queueIndex) count(c contender, n int) {
 	}
 }
 
-// at returns the index of the contender with that age, or where it would be.
+// at returns the index of the contender with that age, or its place.
 func (l *queueIndex) at(rev int64, name string) (i int, ok bool) {
 	return slices.BinarySearchFunc(l.queue, contender{rev: rev, name: name}, byAge)
 }
@@ -177,8 +176,8 @@ func (l *queueIndex) before(rev int64, name string) (before contender, ok bool) 
 	return l.queue[i-1], true
 }
 
-// last returns the youngest contender other than the one with that name. ok is false if
-// there is none, or if a name of the queue is not a lock.
+// last returns the youngest contender except but. ok is false if there is none, or if a
+// name of the queue is not a lock.
 func (l *queueIndex) last(but string) (last contender, ok bool) {
 	n := len(l.queue)
 	if n > 0 && l.queue[n-1].name == but {
@@ -190,7 +189,7 @@ func (l *queueIndex) last(but string) (last contender, ok bool) {
 	return l.queue[n-1], true
 }
 
-// remove returns what it has removed, if the name was there.
+// remove returns the removed contender, if there was one.
 func (l *queueIndex) remove(name string) (gone contender, ok bool) {
 	rev, ok := l.revs[name]
 	if !ok {
@@ -200,7 +199,7 @@ func (l *queueIndex) remove(name string) (gone contender, ok bool) {
 	gone = l.queue[i]
 	l.count(gone, -1)
 	delete(l.revs, name)
-	if i == 0 { // the one that leaves is nearly always the first
+	if i == 0 { // usually the first one leaves
 		l.queue[0] = contender{}
 		l.queue = l.queue[1:]
 	} else {
@@ -226,7 +225,6 @@ func (l *queueIndex) put(c contender) (gone contender, ok bool) {
 	return gone, ok
 }
 
-// list reads the queue of a key.
 func (s *Store) list(ctx context.Context, k *lock) ([]contender, error) {
 	resp, err := s.read(ctx, hedgeWithoutTTL, rangeRequest(k.dir))
 	if err != nil {
@@ -245,7 +243,7 @@ func notLock(key string, queue []contender) error {
 	return nil
 }
 
-// differs returns an error if the claim's capacity is not the one in use.
+// differs is the error about a claim with another capacity than the one in use.
 func differs(c driver.Claim, queue []contender) error {
 	if h := queue[0]; !h.Exclusive() && !c.Exclusive() && h.Capacity != c.Capacity {
 		return &driver.CapacityError{Key: c.Key, InUse: h.Capacity, Asked: c.Capacity}

@@ -26,7 +26,7 @@ import (
 	"github.com/batonhq/baton/internal/workers"
 )
 
-// Server says where etcd is, for Open.
+// Server is the address of etcd, for Open.
 type Server struct {
 	// Endpoints are host:port pairs, of all members if possible.
 	Endpoints []string
@@ -34,14 +34,13 @@ type Server struct {
 	// Username and Password log in. Default to none.
 	Username, Password string
 
-	// TLS encrypts the connections. Without a ServerName, that of each
-	// endpoint is verified. Defaults to plain TCP.
+	// TLS encrypts the connections. Without a ServerName, the name in each endpoint is
+	// verified. Defaults to plain TCP.
 	TLS *tls.Config
 }
 
-// Open connects to etcd and returns a store that closes its connections by
-// itself. It fails with driver.ErrUnavailable if no member answers; ctx bounds
-// how long it tries.
+// Open connects to etcd and returns a store whose Close closes the connections. It fails
+// with driver.ErrUnavailable if no member answers; ctx bounds how long it tries.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	if len(at.Endpoints) == 0 {
 		return nil, errors.New("etcd: no endpoint")
@@ -56,7 +55,7 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s.owned, s.server = true, &at
-	// Wrong endpoints, or a user that may not read the locks, fail here.
+	// Fails with wrong endpoints, or a user that may not read the locks.
 	if _, err := s.list(ctx, &lock{key: "?", dir: s.dir("?")}); err != nil {
 		s.Close()
 		return nil, err
@@ -64,8 +63,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// connect makes a client. The client logs in, if at all, before it is returned, and
-// bounds that only by its own time-out.
+// connect makes a client. The client logs in before it is returned, with only its own
+// timeout as the bound.
 func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	client, err := bound.Call(ctx, func() (*clientv3.Client, error) { return clientv3.New(clientConfig(at)) },
 		func(late *clientv3.Client) { late.Close() })
@@ -75,8 +74,8 @@ func connect(ctx context.Context, at Server) (*clientv3.Client, error) {
 	return client, err
 }
 
-// verifying verifies every endpoint by the name that was asked for, if one was: gRPC
-// would use the endpoint's name in any case.
+// verifying verifies every endpoint by ServerName if that is set: gRPC would use the
+// endpoint's name in any case.
 func verifying(c *tls.Config) *tls.Config {
 	if c == nil || c.ServerName == "" || c.InsecureSkipVerify {
 		return c
@@ -103,16 +102,16 @@ func clientConfig(at Server) clientv3.Config {
 		TLS:       verifying(at.TLS),
 
 		DialTimeout: 5 * time.Second,
-		// The shortest that gRPC allows. Where the system can, a connection on which
-		// nothing is acknowledged ends after the time-out. Members close a
-		// connection that is pinged without a stream; a process that holds
-		// or waits has a stream.
+		// The shortest that gRPC allows. If the system can, a connection without
+		// acknowledgements ends after the timeout. Members close a connection that is
+		// pinged without a stream; a process that holds or waits has a stream.
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 2 * time.Second,
 
 		Logger: zap.NewNop(), // errors are returned
 		DialOptions: []grpc.DialOption{
-			// By default gRPC leaves a member alone for up to two minutes.
+			// By default gRPC pauses for up to two minutes before it tries a member
+			// again.
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 				MinConnectTimeout: 3 * time.Second,
@@ -121,8 +120,10 @@ func clientConfig(at Server) clientv3.Config {
 	}
 }
 
-// Store keeps locks in etcd. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader, driver.Renamer, driver.Examiner, limits.Store, limits.Overrider and driver.Records. Use New or Open.
+// Store keeps locks (driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Renamer, driver.Examiner), rate limits (limits.Store, limits.Lister,
+// limits.Overrider) and records (driver.Records, driver.RecordLister) in etcd. Use New or
+// Open. All methods are safe for concurrent use.
 type Store struct {
 	records
 	overrides
@@ -130,16 +131,16 @@ type Store struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
 	leaser  pb.LeaseClient
-	owned   bool    // Open made the client, so Close closes it
-	server  *Server // what Open was told
+	owned   bool    // Close closes the client, which Open made
+	server  *Server // of Open
 	prefix  string  // empty, or with a slash at its end
-	process string  // the name of this process in every queue
+	process string  // of this process in every queue
 	workers *workers.Pool
 	batch   *batch.Batcher[*item]
 	limits  *limiter
 	history history
 	alive   keepAliveStream
-	dialed  atomic.Uint32 // how many connections dialNext was asked for
+	dialed  atomic.Uint32 // the count of dialNext
 	latency latency
 	ctx     context.Context // ends with the store
 	stop    context.CancelFunc
@@ -148,7 +149,7 @@ type Store struct {
 	mu      sync.Mutex
 	keys    map[string]*lock
 	leases  map[int64]*lease // by class
-	former  []*lease         // leases that another has replaced and that have not ended
+	former  []*lease         // replaced leases that have not ended
 	cleaner cleaner
 	closed  bool
 
@@ -180,24 +181,23 @@ var traits = driver.Traits{
 	MaxTTL:    24 * time.Hour,
 }
 
-// Traits says what the store promises.
+// Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return traits }
 
-// Config says how a store works. The zero value is fine.
+// Config says how a store works. The zero Config is ready to use.
 type Config struct {
-	// Prefix and a slash begin the name of every lock. Defaults to none, so
-	// that a lock's name on the server is its key. A slash at its end changes nothing.
+	// Prefix and a slash begin the name of every lock. Defaults to none, so that a lock's
+	// name on the server is its key. A slash at its end has no effect.
 	Prefix string
 }
 
-// New returns a store that uses the caller's client, which Close leaves open. It does
-// not talk to the server. It does not see a namespace that was put around parts of the
-// client: use Config.Prefix.
+// New returns a store over the caller's client, which Close leaves open. It sends no
+// request to the server. It ignores a namespace that was put around parts of the client:
+// use Config.Prefix.
 //
-// The client should detect connections that have fallen silent
-// (clientv3.Config.DialKeepAliveTime and DialKeepAliveTimeout), and reconnect soon
-// after a long outage (grpc.WithConnectParams with a short MaxDelay; gRPC's
-// default pauses for up to two minutes).
+// The client should detect silent connections (clientv3.Config.DialKeepAliveTime and
+// DialKeepAliveTimeout), and reconnect soon after a long outage (grpc.WithConnectParams
+// with a short MaxDelay; gRPC's default pauses for up to two minutes).
 func New(client *clientv3.Client, cfg Config) (*Store, error) {
 	s := &Store{
 		client:  client,
@@ -206,7 +206,7 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		leases:  map[int64]*lease{},
 		cleaner: cleaner{later: map[*claim]*sweep{}},
 		limits:  newLimiter(),
-		// Other processes see it in the queue; nothing relies on it.
+		// For other processes, which see it in the queue; no rule depends on it.
 		process: fmt.Sprintf("%016x", rand.Uint64()),
 	}
 	texts := kept.Texts{Store: traits.Store, Swap: s.swapText, List: s.listTexts}
@@ -218,15 +218,15 @@ func New(client *clientv3.Client, cfg Config) (*Store, error) {
 		s.prefix += "/"
 	}
 	s.kv = leaderKV{clientv3.RetryKVClient(client), s}
-	// A member without a leader ends watches, too.
+	// A member without a leader also ends watches.
 	s.ctx, s.stop = context.WithCancel(clientv3.WithRequireLeader(context.Background()))
 	s.workers = workers.New(s.ctx, maxFlying)
 	s.batch = s.newBatcher()
 	return s, nil
 }
 
-// Close ends the store. Locks that are held stay until they expire. The client
-// is closed only if Open made it. Further calls fail with driver.ErrClosed.
+// Close ends the store. Locks that are held stay until they expire. Close closes the
+// client only if Open made it. Later calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -251,7 +251,7 @@ func (s *Store) ready(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.client.Ctx().Err() != nil { // by the program that made the client
+	if s.closed || s.client.Ctx().Err() != nil { // the program has closed its client
 		return driver.ErrClosed
 	}
 	return nil

@@ -19,11 +19,10 @@ import (
 
 const (
 	maxBatch    = 60                     // the server allows 128 operations
-	maxFlying   = 2                      // transactions under way: one is written while the next is made up
-	stuckAfter  = 300 * time.Millisecond // a transaction that takes longer does not delay the next ones
-	requestTime = 5 * time.Second        // when a request is given up: a server that is alive answers before
+	maxFlying   = 2                      // concurrent transactions: one is written while the next is made
+	stuckAfter  = 300 * time.Millisecond // a slower transaction does not delay the next ones
+	requestTime = 5 * time.Second        // when a request is given up: a live server answers before
 
-	// hedgeWithoutTTL is hedgeAfter for a request that has no TTL.
 	hedgeWithoutTTL = requestTime / 5
 )
 
@@ -36,22 +35,22 @@ type item struct {
 	once bool // a decision about limits: it must not happen twice, so only one member is asked
 	txn  *pb.TxnRequest
 	on   []*lease      // the leases that it may put the name on
-	ttl  time.Duration // of the claim; 0: not known
-	keys [2]batch.Key  // room for what batchKeys returns
+	ttl  time.Duration // of the claim; 0: unknown
+	keys [2]batch.Key  // memory for batchKeys
 
-	wrapped bool // txn's failure branch is a transaction that asks for more
+	wrapped bool // txn's failure branch is a transaction that reads more
 
 	resp *pb.TxnResponse
-	rev  int64 // the store's revision after it
+	rev  int64 // the revision after it
 	err  error // of package driver
 
-	repeated   bool      // it may have been done before, so that it finds its own effect
-	hedged     bool      // several members were asked: it may be done once more
-	abandoned  bool      // its caller no longer waits for the answer; guarded by Store.mu
-	unresolved time.Time // the unresolved of the claim before that
+	repeated   bool      // it may have been executed before, so that it finds its own effect
+	hedged     bool      // several members were asked: it may be executed once more
+	abandoned  bool      // its caller has left; guarded by Store.mu
+	unresolved time.Time // the claim's before that
 }
 
-// answer returns the transaction that was done, and what it said.
+// answer returns the transaction that was executed, and its answer.
 func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 	if it.wrapped && !it.resp.Succeeded {
 		return it.txn.Failure[0].GetRequestTxn(), answerOf(it.resp.Responses[0])
@@ -59,7 +58,7 @@ func (it *item) answer() (*pb.TxnRequest, *pb.TxnResponse) {
 	return it.txn, it.resp
 }
 
-// newBatcher joins the transactions of items.
+// newBatcher merges the transactions of items.
 func (s *Store) newBatcher() *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
 		Send: s.sendItems, Go: s.workers.Go,
@@ -69,9 +68,8 @@ func (s *Store) newBatcher() *batch.Batcher[*item] {
 	})
 }
 
-// batchKeys keeps apart what the server refuses in one transaction, two items about one
-// name, and two puts for one key: they would share their revision, and so their
-// position.
+// batchKeys separates what the server refuses in one transaction, two items about one
+// name, and two puts for one key, which would share a revision and so a position.
 func (it *item) batchKeys() []batch.Key {
 	it.keys[0] = batch.Key{Name: it.name, Rule: batch.Once | batch.Order}
 	if !it.puts {
@@ -81,12 +79,11 @@ func (it *item) batchKeys() []batch.Key {
 	return it.keys[:]
 }
 
-// kind keeps an item that only one member may be asked for from items that several are
-// asked for.
+// kind separates items that only one member may be asked for from the others.
 func (it *item) kind() any { return it.once }
 
-// do sends the item and waits for its outcome. After an error that is ErrUnknown the
-// item may still happen: it.Done tells when that is over.
+// do sends the item and waits for its outcome. After ErrUnknown the item may still
+// happen, until it.Done.
 func (s *Store) do(ctx context.Context, it *item) error {
 	err := s.batch.Do(ctx, it)
 	switch {
@@ -118,8 +115,8 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 	resp, twice, err := s.txn(ctx, after, txn)
 	full := errors.Is(rpctypes.Error(err), rpctypes.ErrNoSpace)
 	if err = failure(ctx, err); full || errors.Is(err, driver.ErrUnavailable) {
-		// The server did nothing, perhaps because of one item. If the server is full it
-		// may have done something: then it still does what needs no space.
+		// The server did nothing, perhaps because of one item. A full server may have
+		// executed items that need no space, and does so again.
 		var work sync.WaitGroup
 		for _, it := range all {
 			it.repeated, it.hedged = full || twice, twice
@@ -151,8 +148,8 @@ func (s *Store) sendAlone(it *item) {
 	it.answered(resp, resp.GetHeader().GetRevision(), err)
 }
 
-// errTwice says that a condition of a request did not hold, perhaps because the request
-// itself had taken effect before.
+// errTwice says that a condition of a request did not hold, perhaps because of an earlier
+// effect of the request itself.
 var errTwice = errors.New("it was asked for twice, and the first time may have had the effect")
 
 // answered sets the outcome.
@@ -178,7 +175,7 @@ func (it *item) hedgeAfter() time.Duration {
 	return hedgeAfter(it.ttl)
 }
 
-// leaderKV makes a member without a leader refuse at once, instead of waiting for one, and
+// leaderKV makes a member without a leader refuse at once, instead of waiting for one. It
 // takes answers of any size: a request whose answer is refused for its size has had its
 // effect. The store sees all answers.
 type leaderKV struct {
@@ -209,7 +206,7 @@ func (k leaderKV) DeleteRange(ctx context.Context, r *pb.DeleteRangeRequest, opt
 	return resp, err
 }
 
-// Constructors of the parts of etcd requests.
+// Constructors of the parts of etcd's requests.
 
 func createRev(name string, rev int64) *pb.Compare {
 	return &pb.Compare{
@@ -252,8 +249,8 @@ func noNames(dir string) *pb.Compare {
 	return c
 }
 
-// noNamesSince is true if no name that begins with dir was made after rev. With
-// rev 0 it is the same as noNames.
+// noNamesSince is true if no name that begins with dir was made after rev. With rev 0 it
+// is noNames.
 func noNamesSince(dir string, rev int64) *pb.Compare {
 	c := noNames(dir)
 	if rev > 0 {
@@ -284,7 +281,7 @@ func listing(dir string) *pb.RequestOp {
 	}}}
 }
 
-// oldest reads the head of the queue alone.
+// oldest reads only the head of the queue.
 func oldest(dir string) *pb.RequestOp {
 	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{
 		Key: []byte(dir), RangeEnd: []byte(dirEnd(dir)),

@@ -13,10 +13,9 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A watch is a caller of Watch.
 type watch struct{ wake func(driver.Hint) }
 
-// Watch calls wake when c may have been granted or lost: see driver.Watcher.
+// Watch implements driver.Watcher.
 func (s *Store) Watch(c driver.Claim, wake func(driver.Hint)) (stop func()) {
 	w := &watch{wake}
 	s.mu.Lock()
@@ -46,7 +45,6 @@ func (k *lock) wakeLocked(id string, h driver.Hint) (wake []func()) {
 	return wake
 }
 
-// waitedForLocked reports whether this process waits for the lock.
 func (k *lock) waitedForLocked() bool {
 	for _, c := range k.claims {
 		if !c.held {
@@ -56,19 +54,18 @@ func (k *lock) waitedForLocked() bool {
 	return false
 }
 
-// A mirror is the queue of one key as the server's events tell it. It shows a grant or
-// a loss without a request. It may lag or miss events, so nothing depends on it alone:
-// every waiter polls all the same. Guarded by Store.mu.
+// A mirror is the queue of one key according to the server's events. It shows a grant or
+// a loss without a request. It may lag or miss events, so every waiter polls as well.
+// Guarded by Store.mu.
 type mirror struct {
 	stop    context.CancelFunc
 	restart context.CancelFunc // ends the watch, so that another one begins
 	idle    time.Time          // since when it has been unused; zero: it is in use
 	synced  bool
-	rev     int64 // the revision of the listing
+	rev     int64 // of the listing
 	index   queueIndex
 }
 
-// mirrorLocked opens the mirror of a lock.
 func (s *Store) mirrorLocked(k *lock) {
 	if k.mirror != nil || s.closed {
 		return
@@ -86,8 +83,8 @@ func (s *Store) mirrorLocked(k *lock) {
 	s.cleanByLocked(bootclock.Now().Add(mirrorLinger))
 }
 
-// lastLocked returns the youngest known contender other than the one with that name. ok
-// is false if the mirror does not know the queue, or if a name in it is not a lock.
+// lastLocked returns the youngest known contender except but. ok is false if the mirror
+// does not know the queue, or if a name in it is not a lock.
 func (k *lock) lastLocked(but string) (last contender, ok bool) {
 	if k.mirror == nil || !k.mirror.synced {
 		return last, false
@@ -103,8 +100,8 @@ func (k *lock) beforeLocked(c *claim) (before contender, ok bool) {
 	return k.mirror.index.before(c.rev, c.name)
 }
 
-// closeIdleLocked closes the mirror of a lock that was unused for a while. Otherwise it
-// says when to look again.
+// closeIdleLocked closes the mirror of a lock that was unused for a while, or returns
+// when to look again.
 func (s *Store) closeIdleLocked(k *lock, now time.Time) (at time.Time, ok bool) {
 	m := k.mirror
 	switch {
@@ -125,10 +122,9 @@ func (s *Store) closeIdleLocked(k *lock, now time.Time) (at time.Time, ok bool) 
 	return at, false
 }
 
-// follow watches from now on and then lists the queue, until the watch ends: because of
-// a compaction, a lost leader, a lost connection. It reports whether to begin again. A
-// watch from a past revision would avoid the listing, but the server serves it with
-// delays.
+// follow starts a watch and then lists the queue. It returns when the watch ends: after a
+// compaction, the loss of a leader or a connection. again says to begin again. A watch
+// from a past revision would save the listing, but the server serves it with delays.
 func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	watching, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -153,7 +149,7 @@ func (s *Store) follow(ctx context.Context, k *lock, m *mirror) (again bool) {
 	return s.pause(ctx)
 }
 
-// pause waits a little, so that a server in trouble is not asked without a break.
+// pause waits briefly, so that a server in trouble is not asked without a break.
 func (s *Store) pause(ctx context.Context) (again bool) {
 	t := time.NewTimer(50 * time.Millisecond)
 	defer t.Stop()
@@ -167,7 +163,7 @@ func (s *Store) pause(ctx context.Context) (again bool) {
 
 func rangeRequest(dir string) *pb.RangeRequest { return listing(dir).GetRequestRange() }
 
-// apply notes an event. It returns the contender that it removed, if any.
+// apply applies an event. It returns the contender that it removed, if any.
 func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
 	if e.Kv.ModRevision <= m.rev { // the listing has it already
 		return gone, false
@@ -182,7 +178,6 @@ func (m *mirror) apply(k *lock, e *clientv3.Event) (gone contender, ok bool) {
 	return m.index.put(c)
 }
 
-// listed takes a listing of the queue.
 func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	var wake []func()
 	s.mu.Lock()
@@ -200,7 +195,6 @@ func (s *Store) listed(k *lock, m *mirror, rev int64, queue []contender) {
 	}
 }
 
-// changed takes the events since the listing.
 func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 	var wake []func()
 	s.mu.Lock()
@@ -221,7 +215,7 @@ func (s *Store) changed(k *lock, m *mirror, events []*clientv3.Event) {
 	}
 }
 
-// grantedLocked finds the claims of this process that have got the lock.
+// grantedLocked finds the claims of this process that were granted the lock.
 func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	now := bootclock.Now()
 	for _, e := range m.index.queue[:holders(m.index.queue)] {
@@ -239,8 +233,8 @@ func (s *Store) grantedLocked(k *lock, m *mirror) (wake []func()) {
 	return wake
 }
 
-// claimTTL is how long a grant lasts that the claim's owner has not asked for, counted
-// from when the last request was sent that was answered with "waiting".
+// claimTTL is how long an unasked grant lasts, counted from when the last request was
+// sent that was answered with "waiting".
 func (c *claim) claimTTL() time.Duration {
 	ttl := min(driver.ClaimTTL, effectiveTTL(c.ttl))
 	if c.lease != nil {
@@ -249,7 +243,7 @@ func (c *claim) claimTTL() time.Duration {
 	return ttl
 }
 
-// restartWatchLocked ends the watch, so that another one begins and lists the queue again.
+// restartWatchLocked ends the watch; another one lists the queue again.
 func (m *mirror) restartWatchLocked() {
 	m.synced, m.idle = false, time.Time{}
 	if m.restart != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/internal/findings"
 )
 
-// CountError refuses a number of servers that is no use for a majority.
+// CountError refuses a number of servers that makes no useful majority.
 type CountError struct{ Nodes int }
 
 func (e *CountError) Error() string {
@@ -48,7 +48,7 @@ func areServers(n int) string {
 	return fmt.Sprintf("%d servers are", n)
 }
 
-// DuplicateError refuses two names for one server, which would have two votes.
+// DuplicateError refuses two names of one server, which would have two votes.
 type DuplicateError struct{ First, Second string }
 
 func (e *DuplicateError) Error() string {
@@ -83,18 +83,17 @@ func (e *ReplicatedError) Finding() (driver.Finding, bool) {
 	}, true
 }
 
-// YoungError says that no lock can be granted yet: so many servers started lately that
-// those which vote are no majority. All servers of Nodes answer. It is a
-// driver.ErrUnavailable.
+// YoungError says that no lock can be granted yet: too many of the answering servers
+// started recently, and the others are no majority. It is a driver.ErrUnavailable.
 type YoungError struct {
-	// Nodes answer, and may have forgotten a lock that is held.
+	// Nodes answer, and may have forgotten a held lock.
 	Nodes []string
 
-	// Left is how long until a majority votes, if none of them starts again. It is
-	// 0 if that takes other servers, which do not answer.
+	// Left is the time until a majority votes, if none of them restarts. It is 0 if that
+	// takes other servers, which do not answer.
 	Left time.Duration
 
-	// Longest is the longest TTL, for which a server does not vote (LongestTTL).
+	// Longest is the longest TTL (LongestTTL), for which a started server does not vote.
 	Longest time.Duration
 }
 
@@ -109,7 +108,7 @@ func (e *YoungError) Error() string {
 
 func (e *YoungError) Unwrap() error { return driver.ErrUnavailable }
 
-// NodeError says which server an error is about.
+// NodeError is an error about one server.
 type NodeError struct {
 	Node string
 	Err  error
@@ -131,7 +130,7 @@ func (e *NodeError) Finding() (f driver.Finding, ok bool) {
 	return f, ok
 }
 
-// refusal is the error of an attempt that cannot succeed, whatever is released.
+// refusal is the error of an attempt that no release can help.
 func (s *Store) refusal(key string, answers []answer) error {
 	for _, a := range answers {
 		if e, ok := errors.AsType[*driver.NotLockError](a.err); ok {
@@ -144,7 +143,7 @@ func (s *Store) refusal(key string, answers []answer) error {
 	return nil
 }
 
-// verdict is the error of an attempt that got no majority.
+// verdict is the error of an attempt without a majority.
 func (s *Store) verdict(key string, answers []answer) error {
 	if err := s.refusal(key, answers); err != nil {
 		return err
@@ -188,14 +187,14 @@ func (s *Store) verdict(key string, answers []answer) error {
 		err = fmt.Errorf("%w; without a vote: %s, which cannot be told from another", err, s.names(duplicates))
 	}
 	if young == 0 {
-		failed |= pending // else the round did not wait for them
+		failed |= pending // otherwise the round did not wait for them
 	}
 	return s.silence(err, failed, answers)
 }
 
 // tooYoung is the error of an attempt that lacks that many votes for a majority, while
-// some servers do not vote yet. It judges servers that the round did not wait for by
-// their last answer.
+// some servers do not vote yet. For servers that the round did not wait for their last
+// answer counts.
 func (s *Store) tooYoung(young, pending set, lack int) error {
 	e := &YoungError{Longest: s.longest}
 	var left []time.Duration
@@ -223,8 +222,8 @@ func (s *Store) tooYoung(young, pending set, lack int) error {
 	return e
 }
 
-// unknown is the error of a request that too few servers have answered, where last is what
-// one of them said. That it was unavailable says nothing of what the others have done.
+// unknown is the error of a request without enough answers. last is one of the errors:
+// ErrUnavailable in it tells nothing about the other servers.
 func unknown(what string, last error) error {
 	if errors.Is(last, driver.ErrUnavailable) {
 		last = errors.New(last.Error())
@@ -232,7 +231,7 @@ func unknown(what string, last error) error {
 	return fmt.Errorf("redlock: %w: %s: %w", driver.ErrUnknown, what, last)
 }
 
-// silence adds to an error which servers did not answer, and why if that is known.
+// silence adds to an error which servers did not answer, and the reason if known.
 func (s *Store) silence(err error, silent set, answers []answer) error {
 	if silent == 0 {
 		return err

@@ -16,17 +16,16 @@ import (
 )
 
 const (
-	// examineTimeout bounds what one server is asked.
+	// examineTimeout bounds the questions to one server.
 	examineTimeout = 3 * time.Second
 
-	// farApart is how far the clocks of two servers may be from each other before that
-	// is a finding.
+	// farApart is the difference between the clocks of two servers that is a finding.
 	farApart = time.Second
 )
 
-// Examine implements driver.Examiner. It asks every server, and lets those that can
-// examine themselves. A finding that is not true of all says which servers it is about.
-// Servers that do not answer are a finding and an error.
+// Examine implements driver.Examiner. It asks every server, and calls the Examine of
+// those that have one. A finding names its servers unless it is about all. Servers that
+// do not answer are a finding and an error.
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if err := s.check(ctx); err != nil {
 		return nil, err
@@ -48,9 +47,9 @@ func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	return slices.Concat(s.judgeSet(asked), s.judgeClocks(asked), s.judgeNodes(asked)), errors.Join(errs...)
 }
 
-// report is what one server says about itself.
+// report is the result of one server.
 type report struct {
-	err    error // why not everything could be asked
+	err    error // why some questions have no answer
 	silent bool  // it does not answer
 	life   quorum.Life
 	found  []driver.Finding
@@ -60,8 +59,7 @@ type report struct {
 	within time.Duration // how exact that is
 }
 
-// askServer asks one server. Unlike other requests it also asks a server that lately did
-// not answer.
+// askServer asks one server, even one that recently did not answer.
 func (s *Store) askServer(ctx context.Context, n *node) (r report) {
 	in, err := s.reach(ctx, n)
 	if err == nil {
@@ -93,12 +91,12 @@ func (s *Store) askServer(ctx context.Context, n *node) (r report) {
 		r.clock, r.offset = err == nil, at.Sub(start.Add(r.within))
 	}
 	if err != nil {
-		r.err, r.silent = &NodeError{n.name, err}, unreachable(err) // what is known of its life may be old
+		r.err, r.silent = &NodeError{n.name, err}, unreachable(err) // the known life may be outdated
 	}
 	return r
 }
 
-// judgeSet says what is wrong with the servers as a set.
+// judgeSet returns the findings about the servers as a set.
 func (s *Store) judgeSet(asked []report) (all findings.Table) {
 	var silent, young []string
 	var left time.Duration
@@ -144,7 +142,7 @@ func (s *Store) judgeSet(asked []report) (all findings.Table) {
 
 // judgeClocks compares the servers' clocks with each other.
 func (s *Store) judgeClocks(asked []report) (all findings.Table) {
-	var told []int // which of them have one
+	var told []int // those with a clock
 	for i, t := range asked {
 		if t.clock {
 			told = append(told, i)
@@ -162,8 +160,8 @@ func (s *Store) judgeClocks(asked []report) (all findings.Table) {
 	return all
 }
 
-// judgeNodes gathers what the servers say about themselves, in the light of what
-// the quorum makes up for.
+// judgeNodes collects the servers' findings about themselves, as far as they matter in a
+// quorum.
 func (s *Store) judgeNodes(asked []report) []driver.Finding {
 	var names []string
 	var found [][]driver.Finding
@@ -182,9 +180,8 @@ func (s *Store) judgeNodes(asked []report) []driver.Finding {
 	return findings.Merge(names, found)
 }
 
-// judge turns a server's finding about itself into what it means in a quorum. Servers
-// that forget do no harm if they do not vote afterwards, and all harm if they do.
-// Replicas are judged by judgeSet.
+// judge turns a server's finding about itself into its meaning in a quorum: a server that
+// forgets is harmless only if it does not vote afterwards. judgeSet judges replicas.
 func (s *Store) judge(f driver.Finding) (judged driver.Finding, keep bool) {
 	switch f.Name {
 	case "persistence", "appendfsync":

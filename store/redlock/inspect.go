@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// onAllNodes calls f for every node at the same time. It fails unless a majority
-// answers, and returns the nodes that did.
+// onAllNodes calls f for every node concurrently. It fails unless a majority answers, and
+// returns the answering nodes.
 func (s *Store) onAllNodes(ctx context.Context, f func(ctx context.Context, i int, in driver.Inspector) error) (ok set, err error) {
 	if err := s.check(ctx); err != nil {
 		return 0, err
@@ -72,9 +72,8 @@ func (s *Store) onAllNodes(ctx context.Context, f func(ctx context.Context, i in
 	return ok, nil
 }
 
-// Inspect shows the holders of key on a majority of the nodes, and the waiters on any. A
-// claim has the same HolderInfo.Grant on every node. Inspect does not show what only a
-// minority has granted.
+// Inspect implements driver.Inspector. It shows the holders of key on a majority of the
+// nodes, and the waiters on any. A claim has the same HolderInfo.Grant on every node.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	if err := check.Key(key); err != nil {
 		return driver.KeyInfo{}, err
@@ -90,8 +89,8 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return s.merge(key, views, ok), nil
 }
 
-// List shows every key that is held on a majority or waited for. It reads the
-// whole list of every node first.
+// List implements driver.Inspector. It shows every key that is held on a majority or
+// waited for. It first reads the full lists of all nodes.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		lists := make([]map[string]driver.KeyInfo, len(s.nodes))
@@ -129,7 +128,7 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 	}
 }
 
-// Break revokes the claims of all holders, or of these grants, on every node.
+// Break implements driver.Inspector, on every node.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended int, err error) {
 	info, err := s.Inspect(ctx, key)
 	if err != nil {
@@ -151,14 +150,14 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (ended 
 	return len(info.Holders), err
 }
 
-// kindOfClaim is what nodes show of a claim that is the same on all.
+// kindOfClaim is the part of a claim that is the same on all nodes.
 type kindOfClaim struct {
 	owner            string
 	weight, capacity int64
 	foreign          bool
 }
 
-// holding is what nodes show of a grant that is the same on all.
+// holding is the part of a grant that is the same on all nodes.
 type holding struct {
 	kindOfClaim
 	grant string
@@ -168,11 +167,11 @@ func holdingOf(h driver.HolderInfo) holding {
 	return holding{kindOfClaim{h.Owner, h.Weight, h.Capacity, h.Foreign}, h.Grant}
 }
 
-// merge makes one view of those of the nodes in ok.
+// merge merges the views of the nodes in ok.
 func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo {
 	info := driver.KeyInfo{Key: key}
 	holders := map[holding][]driver.HolderInfo{} // on each node that shows it
-	most := map[kindOfClaim]int{}                // claims on one node, at most
+	most := map[kindOfClaim]int{}                // the most such claims on one node
 	for i, v := range views {
 		if !ok.has(i) {
 			views[i] = driver.KeyInfo{}
@@ -198,15 +197,15 @@ func (s *Store) merge(key string, views []driver.KeyInfo, ok set) driver.KeyInfo
 			continue
 		}
 		slices.SortFunc(all, func(a, b driver.HolderInfo) int { return cmp.Compare(b.Remaining, a.Remaining) })
-		h := all[s.quorum-1] // until then there is a majority
-		h.Token = 0          // no node knows it
+		h := all[s.quorum-1] // since then there is a majority
+		h.Token = 0          // unknown to the nodes
 		for _, on := range all {
 			h.Age = max(h.Age, on.Age) // a node may have granted it later
 		}
 		held[k] = h
 		most[k.kindOfClaim]-- // the others wait
 	}
-	// Of the same age, the order is that of the node that knows most of them.
+	// Holders of the same age are in the order of the node that has most of them.
 	sorted := slices.Clone(views)
 	slices.SortStableFunc(sorted, func(a, b driver.KeyInfo) int { return len(b.Holders) - len(a.Holders) })
 	for _, v := range sorted {

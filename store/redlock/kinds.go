@@ -11,11 +11,12 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Rename has every node that holds the claim show another owner, and a majority must.
-// A node that missed it is told again with the next renewal.
+// Rename implements driver.Renamer. Every node that holds the claim shows another owner,
+// and a majority must. A node that missed it is told again with the next renewal.
 //
-// Its requests are not among those of which only one at a time is under way on a node:
-// they neither wait for a renewal nor make one wait, because they change nothing that
+// Its requests do not count among those of which one at a time is under way on a node.
+// They neither wait for a renewal nor delay one, because they do not change what this
+// process knows of the claim.
 // this process knows of the claim.
 func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error {
 	if err := check.Rename(c, owner); err != nil {
@@ -38,7 +39,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 		return driver.ErrLost
 	}
 	st.renamed, st.owner = true, owner
-	st.asked.Owner = owner // from here on no node is asked for the lock under another one
+	st.asked.Owner = owner // from now on no node is asked for the lock under another owner
 	for i := range st.parts {
 		st.parts[i].named = false
 	}
@@ -75,7 +76,7 @@ func (s *Store) Rename(ctx context.Context, c driver.Claim, owner string) error 
 	return unknown(fmt.Sprintf("%d of %d servers show the new owner", done, len(s.nodes)), last)
 }
 
-// name has one node show the owner of what the claim c holds there.
+// name sets the owner of the claim c on one node.
 func (s *Store) name(st *claim, i int, c driver.Claim, owner string) (err error) {
 	n := s.nodes[i]
 	if !n.admits() {
@@ -91,7 +92,7 @@ func (s *Store) name(st *claim, i int, c driver.Claim, owner string) (err error)
 	in, err := s.reach(ctx, n)
 	if err != nil {
 		if !errors.Is(err, driver.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // the node was not even asked
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // nothing was sent
 		}
 		return err
 	}
@@ -120,8 +121,7 @@ func (s *Store) nameAgain(st *claim, i int) {
 	s.workers.Go(func() { _ = s.name(st, i, c, owner) })
 }
 
-// Downgrade turns a writer into a reader without a gap: every node does, and a
-// majority must.
+// Downgrade implements driver.Downgrader, on every node; a majority must succeed.
 func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, s.Traits())); err != nil {
 		return driver.Grant{}, err
@@ -135,8 +135,8 @@ func (s *Store) Downgrade(ctx context.Context, c driver.Claim, ttl time.Duration
 	st.mu.Lock()
 	var ask set
 	for i := range st.parts {
-		// A position may have been granted by now. One that has not is a writer's: it
-		// is released, and asked for again as a reader's.
+		// A position may have been granted meanwhile. Otherwise it is a writer's: it is
+		// released, and requested again as a reader's.
 		if l := &st.parts[i]; !l.excluded && (!st.known || l.has != nothing || l.underWay) {
 			ask |= 1 << i
 		}

@@ -10,9 +10,8 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Acquire is one attempt. A free lock costs one request to each node of a
-// majority, all at the same time, and mostly no more; it returns when they have
-// granted.
+// Acquire implements driver.Locks. A free lock usually costs one request to each node of
+// a majority, concurrently. Acquire returns when these have granted.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, s.Traits()); err != nil {
 		return driver.Grant{}, err
@@ -32,7 +31,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return s.try(ctx, st, r, sent)
 }
 
-// try asks the nodes for the lock, and releases what it got if that is no majority.
+// try asks the nodes for the lock, and releases the grants if they are no majority.
 func (s *Store) try(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	rd := s.round(st, acquire, r)
 	rd.seq = s.sequencer(r.Key, 0)
@@ -95,13 +94,13 @@ func (s *Store) won(ctx context.Context, st *claim, r driver.Request, sent time.
 	return g, nil
 }
 
-// raise brings the counters of a majority to token, of nodes of among alone: these have
-// granted the claim, so they grant the next one later. Another node may have granted
-// the next claim already, and would not be asked for a number again.
+// raise brings the counters of a majority to token, only on nodes of among: these have
+// granted the claim, so they grant the next one later. Another node may have granted the
+// next claim already, and would not be asked for a number again.
 //
-// It returns the token of the grant. That is a higher one if another process may have
-// been granted the claim before (repeated): by a majority that shares a node with this
-// one, whose counter was raised to that grant's token.
+// It returns the token of the grant. That is higher if another process may have been
+// granted the claim before (repeated), by a majority that shares a node with this one,
+// whose counter was raised to that grant's token.
 func (s *Store) raise(ctx context.Context, st *claim, token int64, among set, repeated bool) (int64, error) {
 	if !repeated && s.reached(token, among) >= s.quorum {
 		return token, nil
@@ -139,7 +138,7 @@ func (s *Store) raise(ctx context.Context, st *claim, token int64, among set, re
 	return token, nil
 }
 
-// spoke counts the nodes that answered, whatever they said.
+// spoke counts the nodes that answered.
 func (s *Store) spoke(answers []answer) (n int) {
 	for _, a := range answers {
 		if a.answered && (a.err == nil || !unreachable(a.err)) {

@@ -9,7 +9,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// has is what a claim has on one node, as far as we know.
+// has is what a claim is known to have on one node.
 type has uint8
 
 const (
@@ -19,13 +19,13 @@ const (
 	lock
 )
 
-// part is what we know of a claim on one node. Only one request at a time is under way
-// for it, so that none overtakes the one before: next waits.
+// part is the known state of a claim on one node. Only one request for it is under way at
+// a time, so that requests stay in order: next waits.
 type part struct {
 	has      has
-	excluded bool // a release or a shortening may still take effect: ask no more
+	excluded bool // a late release or shortening may take effect: no more requests
 	votes    bool
-	named    bool // it shows the owner that a Rename has given
+	named    bool // it shows the owner of a Rename
 	underWay bool
 	next     *task
 	ticket   int64
@@ -33,37 +33,37 @@ type part struct {
 	sent     time.Time // of the last request that got the whole TTL; zero once less may be left
 }
 
-// claim is one claim on all nodes: what this process needs to know of it
-// between two calls. A claim that another process made is found by its ID.
+// claim is one claim on all nodes: what this process must know of it between calls. A
+// claim that another process made is found by its ID.
 type claim struct {
 	key, id string
 
 	mu       sync.Mutex
 	parts    []part
-	asked    driver.Claim // as it was last asked for, and as repair asks for it
-	reads    bool         // it was downgraded, or is being
-	owner    string       // given by a Rename
-	renamed  bool         // there was one
-	known    bool         // parts tell all that this process did with it
+	asked    driver.Claim // as in the last request, and as repair asks for it
+	reads    bool         // it was downgraded, or is being downgraded
+	owner    string       // of a Rename
+	renamed  bool         // there was a Rename
+	known    bool         // parts have all requests of this process
 	repeated bool         // another process, or an earlier run, may have been granted it
-	gone     bool         // it is to be forgotten: what is answered now is released
+	gone     bool         // to be forgotten: later grants are released
 	held     bool         // by a majority
 	token    int64        // of the grant
-	seq      int          // the node that has its position, or -1
+	seq      int          // the node with its position, or -1
 	ticket   int64        // of the position there
 	called   bool         // a hint says that the position was granted
-	head     time.Time    // since when it is the head of the queue without a majority
+	head     time.Time    // since when it is at the queue's head without a majority
 	yield    time.Duration
 	probed   time.Time // when to try next for a majority while it is queued
-	hurry    int       // how often in a row the node wanted to be asked soon
+	hurry    int       // how often in a row the node wanted a request soon
 	until    time.Time
-	refs     int // calls that work with it
+	refs     int // calls that use it
 	underWay int // parts
 	wakes    []*wake
-	stops    []func() // they end the watches on the nodes
+	stops    []func() // end the watches on the nodes
 	watch    set
 
-	renewal, next *renewal // the renewal that is under way, and what comes after it
+	renewal, next *renewal // the renewal under way, and the one after it
 }
 
 type wake struct{ f func(driver.Hint) }
@@ -82,8 +82,7 @@ func (s *Store) shard(id string) *shard {
 	return &s.claims[maphash.String(shardSeed, id)%uint64(len(s.claims))]
 }
 
-// claim finds a claim, or begins one if create is set. The caller calls put when it is
-// done with it.
+// claim finds a claim, or makes one if create is set. The caller calls put at the end.
 func (s *Store) claim(key, id string, create bool) *claim {
 	sh := s.shard(id)
 	sh.mu.Lock()
@@ -109,7 +108,7 @@ func (s *Store) claim(key, id string, create bool) *claim {
 	return st
 }
 
-// sweep forgets claims that were never released and have expired since.
+// sweep forgets claims that expired without a release.
 func (sh *shard) sweep() {
 	now := bootclock.Now()
 	for name, st := range sh.claims {
@@ -122,7 +121,7 @@ func (sh *shard) sweep() {
 	sh.sweepAt = 2 * len(sh.claims)
 }
 
-// put ends a caller's use of a claim. It forgets one that is gone from all nodes.
+// put ends a caller's use of a claim. It forgets a claim that is gone from all nodes.
 func (s *Store) put(st *claim) {
 	st.mu.Lock()
 	st.refs--
@@ -158,9 +157,8 @@ func (s *Store) forget(st *claim) {
 	}
 }
 
-// begin prepares a claim for an attempt. A claim that was ended cannot be made again
-// under its ID: a release or another request that was not answered may still take
-// effect, and release it on the nodes once more.
+// begin prepares a claim for an attempt. An ended claim cannot be made again under its
+// ID: an unanswered release or other request may still release it on the nodes.
 func (st *claim) begin(r driver.Request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -184,10 +182,10 @@ func (st *claim) begin(r driver.Request) error {
 	return nil
 }
 
-// askLocked notes how the claim is asked for. A caller that has not heard of a
-// downgrade yet goes on asking as the writer that it was. No node must be asked for the
-// write lock any more, as the others let readers in. Nor is one asked under the owner
-// from before a Rename.
+// askLocked notes the claim for later requests. A caller that does not know of a
+// downgrade continues to ask as a writer; but no node may be asked for the write lock any
+// more, because the others let readers in. Nor may one be asked under the owner from
+// before a Rename.
 func (st *claim) askLocked(c driver.Claim) {
 	if st.reads {
 		c.Weight = 1
@@ -198,14 +196,14 @@ func (st *claim) askLocked(c driver.Claim) {
 	st.asked = c
 }
 
-// onLocked is the claim as a node knows it.
+// onLocked is the claim for a node.
 func (st *claim) onLocked(i int) driver.Claim {
 	c := st.asked
 	c.Key, c.ID, c.Ticket = st.key, st.id, st.parts[i].ticket
 	return c
 }
 
-// holds is the nodes whose grants count and were asked for at since or later.
+// holds is the set of nodes whose grants count and were requested at since or later.
 func (st *claim) holds(since time.Time) set {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -221,7 +219,7 @@ func (st *claim) holdsLocked(since time.Time) (x set) {
 	return x
 }
 
-// hopeless reports whether too few nodes are left that could vote for the claim.
+// hopeless reports whether too few nodes are left to vote for the claim.
 func (s *Store) hopeless(st *claim) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -235,8 +233,8 @@ func (s *Store) hopeless(st *claim) bool {
 }
 
 // shortenLocked prepares a part for a request that may shorten the claim's time on this
-// node: from then on its lock counts for no majority. It reports whether the request may
-// be sent: not if a majority holds the lock.
+// node: from then on its lock counts for no majority. It returns false, and the request
+// must not be sent, if a majority holds the lock.
 func (st *claim) shortenLocked(i int) bool {
 	if !st.held {
 		st.parts[i].sent = time.Time{}
@@ -244,7 +242,7 @@ func (st *claim) shortenLocked(i int) bool {
 	return !st.held
 }
 
-// end releases the claim on all nodes but those of keep, in the background.
+// end releases the claim on all nodes except keep, in the background.
 func (s *Store) end(st *claim, keep set) {
 	st.mu.Lock()
 	if keep == 0 {
@@ -254,7 +252,7 @@ func (s *Store) end(st *claim, keep set) {
 	for i := range st.parts {
 		l := &st.parts[i]
 		if !keep.has(i) && (l.has != nothing || l.underWay && keep != 0) {
-			drop |= 1 << i // what is under way otherwise is released when it is answered
+			drop |= 1 << i // the result of another request under way is released at its answer
 		}
 	}
 	st.mu.Unlock()

@@ -9,12 +9,12 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Only one request for a claim is under way on a node at a time, so that none overtakes
-// the one before. If the nodes are far away, several calls of Renew for one claim
-// overlap. Calls that come while a renewal is under way share the next one. That is
-// sent only after all of them have come, so that its answer is valid for each of them.
+// Only one request for a claim is under way on a node at a time, so that requests stay in
+// order. With distant nodes several calls of Renew for one claim overlap. Calls that come
+// during a renewal share the next one, which is sent after all of them have come, so that
+// its answer is valid for each.
 
-// errGivenUp is the answer to calls that share a renewal which its caller has given up.
+// errGivenUp is the answer to calls that share a renewal whose caller has given up.
 var errGivenUp = fmt.Errorf("redlock: %w: it was to be renewed together with another request, which was given up", driver.ErrUnknown)
 
 // renewal is a renewal of one claim, which several callers may share.
@@ -25,9 +25,8 @@ type renewal struct {
 	out   driver.Renewal
 }
 
-// joinRenewal returns the renewal that answers this call. If joins is set, another caller
-// sends it: wait for it. Else the caller sends it: at once, or if before is not nil, when
-// that has ended.
+// joinRenewal returns the renewal for this call. With joins another caller sends it: wait
+// for it. Otherwise the caller sends it, after before if that is not nil.
 func (st *claim) joinRenewal(c driver.Claim, ttl time.Duration) (r, before *renewal, joins bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -47,7 +46,7 @@ func (r *renewal) serves(c driver.Claim, ttl time.Duration) bool {
 	return r.ttl == ttl && r.claim.Weight == c.Weight && r.claim.Capacity == c.Capacity
 }
 
-// end keeps the answer and lets the next renewal begin.
+// end sets the answer and lets the next renewal begin.
 func (r *renewal) end(st *claim, out driver.Renewal) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -68,10 +67,10 @@ type renewCall struct {
 	before  *renewal
 }
 
-// Renew asks every node about its claims, with one call for those that hold and one for
-// those that wait. A majority must renew a lock. Where the lock was lost or never
-// granted Renew asks for it again, so that all nodes that answer hold it. A lock that
-// fewer than a majority hold is lost: another claim may have had it since.
+// Renew implements driver.Locks. It asks every node about its claims, with one call for
+// holders and one for waiters. A majority must renew a lock. On nodes where the lock was
+// lost or never granted Renew asks for it again, so that all answering nodes hold it. A
+// lock that fewer than a majority hold is lost: another claim may have had it since.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	out := make([]driver.Renewal, len(claims))
 	var now, later, others []renewCall
@@ -113,7 +112,7 @@ func (s *Store) renewNow(ctx context.Context, all []renewCall, ttl time.Duration
 	}
 }
 
-// renewLater waits for the renewals before those of these claims, then renews them.
+// renewLater waits for the earlier renewals of these claims, then renews them.
 func (s *Store) renewLater(ctx context.Context, all []renewCall, ttl time.Duration) {
 	var ready []renewCall
 	for _, p := range all {
@@ -128,8 +127,8 @@ func (s *Store) renewLater(ctx context.Context, all []renewCall, ttl time.Durati
 	s.renewNow(ctx, ready, ttl)
 }
 
-// join waits for claims that other callers renew. It then renews those itself for which
-// its request differs from theirs.
+// join waits for claims that other callers renew. It then renews those itself whose
+// request differs.
 func (s *Store) join(ctx context.Context, all []renewCall, ttl time.Duration) {
 	var apart []renewCall
 	var claims []driver.Claim

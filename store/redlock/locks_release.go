@@ -10,9 +10,9 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Release ends the claim on every node. It waits for all that usually answer, and for a
-// majority at least. On a node that does not answer it ends the claim when that answers
-// again.
+// Release implements driver.Locks, on every node. It waits for all that usually answer,
+// and for a majority at least. On a node that does not answer it ends the claim when the
+// node answers again.
 func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	if err := check.Claim(c); err != nil {
 		return err
@@ -38,10 +38,10 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 	}
 	rd := s.round(st, release, driver.Request{})
 	rd.seq = s.sequencer(c.Key, 0)
-	rd.answered = len(s.nodes) - ask.count() // they have nothing
+	rd.answered = len(s.nodes) - ask.count() // the others have nothing
 	rd.expect(ask, 0)
-	// At once, in one critical section: a renewal that was answered in between would release
-	// the lock by a request without a round, and ours would find it lost.
+	// At once, in one critical section: the answer to a renewal in between would release
+	// the lock by a request without a round, and this release would find it lost.
 	t := task{round: rd, kind: release}
 	var turns [maxNodes]turn
 	for i := range s.nodes {
@@ -81,9 +81,8 @@ func (s *Store) Release(ctx context.Context, c driver.Claim) error {
 		if last == nil {
 			last = errors.New("they did not answer in time")
 		}
-		// Also the nodes that were not reached end the claim when they answer again,
-		// perhaps before the caller repeats this release: it must not take that for a
-		// loss.
+		// Nodes that were not reached also end the claim when they answer again, perhaps
+		// before the caller repeats this release: it must not take that for a loss.
 		return unknown(s.names(silent), last)
 	case held && ended+silent.count() < s.quorum, ended == 0:
 		return driver.ErrLost

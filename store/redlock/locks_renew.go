@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// mayRenew is why a claim cannot be renewed.
+// mayRenew is the reason why a claim cannot be renewed, or nil.
 func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration) error {
 	if err := errors.Join(check.Claim(c), check.TTL(c.Key, ttl, s.Traits())); err != nil {
 		return err
@@ -20,7 +20,6 @@ func (s *Store) mayRenew(ctx context.Context, c driver.Claim, ttl time.Duration)
 	return s.check(ctx)
 }
 
-// renew renews claims for which no other renewal is under way.
 func (s *Store) renew(ctx context.Context, all []renewCall, ttl time.Duration) {
 	sent := bootclock.Now()
 	var jobs []*renewing
@@ -40,7 +39,6 @@ func (s *Store) renew(ctx context.Context, all []renewCall, ttl time.Duration) {
 	next.Wait()
 }
 
-// renewing is a claim that is being renewed.
 type renewing struct {
 	st    *claim
 	claim driver.Claim
@@ -70,7 +68,7 @@ func (st *claim) renewing(c driver.Claim, ttl time.Duration, out *driver.Renewal
 // poll asks all nodes about all claims, and returns when each is decided.
 func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 	p := &polling{s: s, jobs: jobs, done: make(chan struct{}), began: time.Now()}
-	var calls [][2][]*renewing // for each node, those that hold and those that wait
+	var calls [][2][]*renewing // for each node, the holders and the waiters
 	for i, n := range s.nodes {
 		var call [2][]*renewing
 		admits := sync.OnceValue(n.admits) // may let one request through, which must then be sent
@@ -116,8 +114,8 @@ func (s *Store) poll(ctx context.Context, jobs []*renewing, ttl time.Duration) {
 	p.mu.Unlock()
 }
 
-// ttl is how long a renewal of the claim lasts: what a waiting claim holds without a
-// majority must not last for long.
+// ttl is how long a renewal of the claim lasts: a waiting claim must not hold a node's
+// lock for long without a majority.
 func (j *renewing) ttl(ttl time.Duration) time.Duration {
 	if j.waits {
 		return max(min(ttl, driver.ClaimTTL), minTTL)
@@ -130,9 +128,9 @@ func (j *renewing) task(ttl time.Duration) task {
 	return task{kind: renew, req: driver.Request{TTL: j.ttl(ttl)}, shortens: j.waits}
 }
 
-// startRenewal reserves a part for a renewal, and reports whether to send it. If a request is
-// under way there already, a renewal follows it, but the caller does not wait for that.
-// Where the claim is known to have nothing there is nothing to renew.
+// startRenewal reserves a part for a renewal, and reports whether to send it. If a
+// request is under way there, a renewal follows it, but the caller does not wait for
+// that. A part that is known to have nothing needs no renewal.
 func (st *claim) startRenewal(i int, known bool, admits func() bool, later task) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -163,7 +161,6 @@ type polling struct {
 	timer    *time.Timer
 }
 
-// ask renews claims on one node.
 func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 	n := s.nodes[i]
 	claims := make([]driver.Claim, len(js))
@@ -194,7 +191,7 @@ func (s *Store) ask(p *polling, i int, js []*renewing, ttl time.Duration) {
 			told.sent = sent
 		}
 		t, more := s.answered(j.st, i, j.task(ttl), told)
-		j.mu.Lock() // only now: the next renewal must find the part at rest
+		j.mu.Lock() // only now: the next renewal must find the part idle
 		j.answers[i] = a
 		j.answered |= 1 << i
 		j.mu.Unlock()
@@ -221,7 +218,7 @@ func (p *polling) take() {
 		p.woken = true
 		close(p.done)
 	case p.timer == nil && p.answered >= p.s.quorum:
-		// A node that hangs must not make the others' answers come late.
+		// A node that hangs must not delay the others' answers.
 		d := max(2*time.Since(p.began), 20*time.Millisecond)
 		for _, n := range p.s.nodes {
 			d = max(d, min(4*time.Duration(n.rtt.Load()), nodeTimeout/2))
@@ -237,7 +234,7 @@ func (p *polling) take() {
 	}
 }
 
-// decidedLocked reports whether no answer that is missing matters.
+// decidedLocked reports whether the missing answers do not matter.
 func (p *polling) decidedLocked() bool {
 	if p.answered < p.s.quorum {
 		return false
@@ -259,8 +256,8 @@ func (p *polling) decidedLocked() bool {
 	return true
 }
 
-// confirmed decides a claim that holds, or that this process does not know, by what the
-// nodes answered.
+// confirmed decides a held claim, or one that this process does not know, by the nodes'
+// answers.
 func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, sent time.Time) {
 	st := j.st
 	j.mu.Lock()
@@ -294,7 +291,7 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 	st.mu.Lock()
 	holds, gone := st.held || j.claim.Ticket < 0, st.gone
 	st.mu.Unlock()
-	if holds { // a position on a node says nothing about whether the claim holds
+	if holds { // a position on a node does not tell whether the claim holds
 		waits, lost = -1, lost+queued
 	}
 	others := len(s.nodes) - held.count() - lost
@@ -308,7 +305,7 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			token = max(-j.claim.Ticket, 0)
 		}
 		st.mu.Unlock()
-		if token == 0 { // the answer with the token never came
+		if token == 0 { // the answer with the token was lost
 			var err error
 			if token, err = s.raise(ctx, st, top, held, true); err != nil {
 				j.out.Err = err
@@ -342,21 +339,21 @@ func (s *Store) confirmed(ctx context.Context, j *renewing, r driver.Request, se
 			j.out.Err = fmt.Errorf("redlock: %w: %d of %d servers confirm the lock, and %d did not answer: %w", driver.ErrUnavailable, held.count(), len(s.nodes), others, last)
 		}
 	default:
-		// What is left on a few nodes is not released, but expires: until it hears of
-		// this, the caller considers itself the holder.
+		// The grants of a few nodes are not released, but expire: until it learns of the
+		// loss, the caller considers itself the holder.
 		j.out.State = driver.Lost
 	}
 }
 
-// repair asks for a lock that a majority has granted on the nodes that have not, and
-// tells those of a Rename that missed it.
+// repair asks for a lock that a majority has granted on the other nodes, and repeats a
+// Rename on nodes that missed it.
 func (s *Store) repair(st *claim, r driver.Request) {
 	r.Queue = false
 	for i := range s.nodes {
 		st.mu.Lock()
 		l := &st.parts[i]
 		missing := st.held && !st.gone && !l.underWay && !l.excluded && l.has != lock
-		if missing { // from here on a release comes after it
+		if missing { // a later release comes after it
 			l.underWay = true
 			st.underWay++
 		}

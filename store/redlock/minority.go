@@ -7,8 +7,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// fillAfter is how long only the nodes that were asked first hold a lock: a lock that
-// is released by then costs the others nothing.
+// fillAfter is how long only the nodes that were asked first hold a lock: a shorter lock
+// costs the others nothing.
 const fillAfter = time.Millisecond
 
 // filler asks the other nodes for locks that are held for longer, so that these survive
@@ -25,8 +25,8 @@ type filling struct {
 	due time.Time
 }
 
-// add makes run ask the other nodes after fillAfter, if the lock is still held then.
-// The claim's mutex is held.
+// add makes run ask the other nodes after fillAfter, if the lock is still held then. The
+// claim's mutex is held.
 func (f *filler) add(s *Store, st *claim, r driver.Request) {
 	if len(st.parts) == st.locksLocked() {
 		return
@@ -40,7 +40,6 @@ func (f *filler) add(s *Store, st *claim, r driver.Request) {
 	}
 }
 
-// locksLocked counts the nodes that hold.
 func (st *claim) locksLocked() (n int) {
 	for i := range st.parts {
 		if st.parts[i].has == lock {
@@ -50,7 +49,7 @@ func (st *claim) locksLocked() (n int) {
 	return n
 }
 
-// run asks for the locks that are due, and runs again when the next is.
+// run asks for the due locks, and runs again when the next is due.
 func (f *filler) run(s *Store) {
 	f.mu.Lock()
 	now, n := time.Now(), 0
@@ -76,9 +75,7 @@ func (f *filler) run(s *Store) {
 }
 
 // first are the nodes to ask first: a majority with seq, of those that answer, the same
-// for all keys so that their counters agree. The others are asked if that is not
-// enough, and for a lock that is held for a while (see filler): a shorter lock costs
-// them nothing.
+// for all keys so that their counters agree. See filler for the others.
 func (s *Store) first(seq int) set {
 	x := set(1) << seq
 	for i, n := range s.nodes {

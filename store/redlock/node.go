@@ -12,40 +12,39 @@ import (
 	"github.com/batonhq/baton/internal/quorum"
 )
 
-// node is one of the servers.
 type node struct {
 	index   int
 	name    string
-	open    func(context.Context) (OpenMember, error) // nil if it was given to us open
+	open    func(context.Context) (OpenMember, error) // nil if it came open
 	opening chan struct{}                             // held by the call that opens it
 	inner   atomic.Pointer[inner]
 
 	seen      atomic.Int64 // the highest token that its counter is known to have reached
-	rtt       atomic.Int64 // how long a request usually takes
+	rtt       atomic.Int64 // the usual time of a request
 	life      atomic.Pointer[string]
-	votesFrom atomic.Pointer[time.Time] // when it votes, if it does not yet
+	votesFrom atomic.Pointer[time.Time] // when it will vote, if it does not yet
 	duplicate atomic.Pointer[node]      // another name of the same server, which votes in its place
 	underWay  atomic.Int32              // requests
 
-	// A node that does not answer is left alone for a while, so that not every caller
-	// waits for it.
+	// A node that does not answer is skipped for a while, so that not every caller waits
+	// for it.
 	mu       sync.Mutex
 	failed   int           // requests in a row
-	pause    time.Duration // how long it is left alone, then one request is let through
+	pause    time.Duration // how long it is skipped; then one request is let through
 	retry    time.Time
 	answered time.Time
-	pending  map[string]pendingRelease // releases that it did not answer
+	pending  map[string]pendingRelease // releases without an answer
 	repeats  bool                      // releasePending runs
 	down     atomic.Bool               // retry counts
 }
 
-// inner is what a node is, once it is open.
+// inner is an open node.
 type inner struct {
 	Member
 }
 
-// pendingRelease is a claim to release when the node answers again. There are no timed
-// retries, as sqlstore.Abandoned has them.
+// pendingRelease is a claim to release when the node answers again. Unlike in
+// sqlstore.Abandoned there are no timed retries.
 type pendingRelease struct {
 	claim driver.Claim
 	until time.Time
@@ -55,13 +54,13 @@ const (
 	firstPause = 20 * time.Millisecond
 	lastPause  = time.Second
 
-	slow        = 200 * time.Millisecond // a failure that took so long is enough
+	slow        = 200 * time.Millisecond // a failure that takes this long is enough
 	maxFailed   = 3
 	maxUnderWay = 256
 	maxPending  = 1000
 )
 
-// fit tells whether m can be a node.
+// fit checks whether m can be a node.
 func (s *Store) fit(n *node, m Member) (*inner, error) {
 	t := m.Traits()
 	switch {
@@ -73,7 +72,7 @@ func (s *Store) fit(n *node, m Member) (*inner, error) {
 	return &inner{m}, nil
 }
 
-// reach returns the node, and opens it if it is not open yet.
+// reach returns the node, and opens it if necessary.
 func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	if in := n.inner.Load(); in != nil {
 		return in, nil
@@ -95,7 +94,7 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	if err != nil {
 		return nil, errors.Join(err, l.Close())
 	}
-	// One that could not be reached before is judged as the others were.
+	// A node that could not be reached before is judged as the others were.
 	life, err := in.Life(ctx)
 	switch {
 	case err != nil:
@@ -111,8 +110,8 @@ func (s *Store) reach(ctx context.Context, n *node) (*inner, error) {
 	return in, nil
 }
 
-// votes reports whether a grant that the node has just made counts: it is a
-// server of its own, and remembers all that can still be held.
+// votes reports whether a grant that the node has just made counts: it is a different
+// server from the others, and cannot have forgotten a held lock.
 func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 	l, err := in.Life(ctx)
 	if err != nil {
@@ -125,7 +124,7 @@ func (s *Store) votes(ctx context.Context, n *node, in *inner) bool {
 }
 
 // mayVote reports whether the server has been up longer than the longest TTL, so that it
-// cannot have forgotten a held lock. If not, it notes when it will have been.
+// cannot have forgotten a held lock. If not, it notes when that will be.
 func (s *Store) mayVote(n *node, l quorum.Life) bool {
 	left := s.longest + drift(s.longest) - l.Age
 	if s.durable || left <= 0 {
@@ -136,7 +135,7 @@ func (s *Store) mayVote(n *node, l quorum.Life) bool {
 	return false
 }
 
-// learn notes that a node's server has started again, or is another one.
+// learn notes that a node's server has restarted, or is another one.
 func (s *Store) learn(n *node, l quorum.Life) {
 	s.learnedMu.Lock()
 	defer s.learnedMu.Unlock()
@@ -169,8 +168,8 @@ func (n *node) reached(token int64) {
 	}
 }
 
-// admits reports whether a request should be sent to the node. A node that only has
-// releases to be repeated is not left alone.
+// admits reports whether a request should be sent to the node. Pending releases alone do
+// not make it skip the node.
 func (n *node) admits() bool {
 	down := n.down.Load()
 	if !down && n.underWay.Load() < maxUnderWay {
@@ -189,13 +188,13 @@ func (n *node) admits() bool {
 	return n.underWay.Load() < maxUnderWay || now.Sub(n.answered) < slow
 }
 
-// account takes note of how a request to the node ended, after d.
+// account notes the outcome of a request to the node, which took d.
 func (s *Store) account(n *node, err error, d time.Duration) {
 	if err == nil || !unreachable(err) {
 		usual := n.rtt.Load()
 		n.rtt.Store(usual + (int64(d)-usual)/8)
 		if d < slow && !n.down.Load() && n.underWay.Load() < maxUnderWay/2 {
-			return // nothing to remember, and no mutex
+			return // no state to change, and no mutex
 		}
 		n.mu.Lock()
 		n.failed, n.pause, n.answered = 0, 0, time.Now()
@@ -221,7 +220,7 @@ func (s *Store) account(n *node, err error, d time.Duration) {
 	}
 }
 
-// releaseLater remembers a claim that could not be released.
+// releaseLater notes a claim whose release failed.
 func (n *node) releaseLater(c driver.Claim, d time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,7 +243,7 @@ func (n *node) releaseLater(c driver.Claim, d time.Duration) {
 	n.down.Store(true) // so that the next answer is noticed
 }
 
-// releasePending releases the claims that are still to be released on a node that answers again.
+// releasePending makes the pending releases on a node that answers again.
 func (s *Store) releasePending(n *node) {
 	for {
 		n.mu.Lock()

@@ -46,7 +46,7 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 		switch {
 		case !a.answered || a.err != nil:
 			tried |= 1 << seq
-			busy = true // from here on ask for a position alone
+			busy = true // from now on ask for a position alone
 			continue
 		case a.grant.Waiting:
 			if !busy {
@@ -62,11 +62,10 @@ func (s *Store) enter(ctx context.Context, st *claim, r driver.Request, sent tim
 	}
 }
 
-// sequencer is the node that has the queue of key: the first that answers, in an order
-// that the key decides. It is one of those that are asked first. It is -1 if all were
-// tried.
+// sequencer is the node with the queue of key: the first that answers, in an order that
+// the key decides, among those that are asked first. It is -1 if all were tried.
 func (s *Store) sequencer(key string, tried set) int {
-	h := uint32(2166136261) // FNV: all processes must come to the same node
+	h := uint32(2166136261) // FNV, because all processes must choose the same node
 	for i := range len(key) {
 		h = (h ^ uint32(key[i])) * 16777619
 	}
@@ -88,9 +87,9 @@ func (s *Store) sequencer(key string, tried set) int {
 	return other
 }
 
-// behind reports whether the node with the queue has another claim before this one. A
-// majority that was granted all the same would overtake the waiters. Holders of other
-// programs do not know the queue, and do not count.
+// behind reports whether the node with the queue has another claim before this one, so
+// that a majority would overtake the waiters. Holders of other programs do not know the
+// queue, and do not count.
 func (s *Store) behind(st *claim, a answer) bool {
 	st.mu.Lock()
 	held := st.held
@@ -106,7 +105,7 @@ func (s *Store) behind(st *claim, a answer) bool {
 	return a.err == nil && a.grant.Waiting && (a.grant.Again == 0 || a.grant.Again > soon)
 }
 
-// wait is the answer to a claim that has a position on node seq.
+// wait is the answer to a claim with a position on node seq.
 func (s *Store) wait(st *claim, seq int, g driver.Grant) driver.Grant {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -115,14 +114,14 @@ func (s *Store) wait(st *claim, seq int, g driver.Grant) driver.Grant {
 	return g
 }
 
-// lead acts for the head of the queue on node seq. It asks all nodes that the claim
-// does not hold yet for the lock, or else a position: the last holder has just released
-// them or will.
+// lead acts for the head of the queue on node seq. It asks all nodes that the claim does
+// not hold yet for the lock, or else a position: the last holder has just released them
+// or will.
 func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time.Time, seq int) (driver.Grant, error) {
 	for i := range s.nodes {
 		s.watch(st, i)
 	}
-	r.MaxWaiting = 0 // it has its position, and the others are not for waiting
+	r.MaxWaiting = 0 // it has its position; the other nodes' queues are not for waiting
 	mine := st.holds(sent)
 	rd := s.round(st, acquire, r)
 	rd.base = mine.count()
@@ -140,7 +139,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	if s.spoke(answers)+rd.base < s.quorum {
 		return driver.Grant{}, s.fail(st, s.verdict(r.Key, answers))
 	}
-	// If this process crashes now, what it holds must not last for long.
+	// After a crash of this process its grants must not last for long.
 	for i := range s.nodes {
 		st.mu.Lock()
 		held := st.parts[i].has == lock
@@ -166,7 +165,7 @@ func (s *Store) lead(ctx context.Context, st *claim, r driver.Request, sent time
 	return g, nil
 }
 
-// advance takes a claim that waits a step further.
+// advance continues a waiting claim.
 func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	st := j.st
 	sent := bootclock.Now()
@@ -200,8 +199,7 @@ func (s *Store) advance(ctx context.Context, j *renewing, r driver.Request) {
 	stuck := !st.head.IsZero() && sent.Sub(st.head) > st.yield
 	st.mu.Unlock()
 	if stuck || s.hopeless(st) {
-		// Another head may have the votes that are missing here, and miss
-		// those that are here.
+		// Another head may have the missing votes, and miss these.
 		s.end(st, 0)
 		j.out.State = driver.Lost
 		return
@@ -223,7 +221,7 @@ func (s *Store) stepped(j *renewing, g driver.Grant, err error) {
 	}
 }
 
-// hurried reports whether the node has asked twice in a row to be asked soon.
+// hurried reports whether the node has asked twice in a row for a request soon.
 func (s *Store) hurried(st *claim, again time.Duration) bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -235,22 +233,21 @@ func (s *Store) hurried(st *claim, again time.Duration) bool {
 	return st.hurry > 1
 }
 
-// overdue reports whether it is time to look whether only the node with the queue still
-// has a holder: one that released the other nodes and then died, or was cut off from
-// this one.
+// overdue reports whether to check that more than the node with the queue has a holder: a
+// holder may have released the other nodes and then died, or lost this one.
 func (st *claim) overdue() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	now := bootclock.Now()
 	due := !st.probed.IsZero() && now.After(st.probed)
 	if due || st.probed.IsZero() {
-		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // the dead have expired by then
+		st.probed = now.Add(driver.WaiterTTL + driver.ClaimTTL + rand.N(time.Second)) // dead claims have expired by then
 	}
 	return due
 }
 
-// probe tries for a majority for a claim that is queued: a holder of another program
-// does not hand over, and a holder may have no more than the node with the queue.
+// probe tries for a majority for a queued claim: a holder of another program does not
+// hand over, and a holder may have only the node with the queue.
 func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent time.Time) (driver.Grant, error) {
 	st.mu.Lock()
 	seq := st.seq
@@ -269,6 +266,6 @@ func (s *Store) probe(ctx context.Context, st *claim, r driver.Request, sent tim
 	return driver.Grant{}, driver.ErrHeld
 }
 
-// soon is the longest pause of a waiter that has to look for itself: behind a holder of
-// another program, or one that died.
+// soon is the longest pause of a waiter that has to poll: behind a holder of another
+// program, or a dead one.
 const soon = 50 * time.Millisecond

@@ -18,26 +18,25 @@ const (
 	release
 	renew
 	downgrade
-	rename // of rounds alone
+	rename // only for rounds
 	raise
 )
 
-// task is one request to one node.
 type task struct {
-	round    *round // that waits for the answer; nil if none does
+	round    *round // it waits for the answer; nil if no round does
 	kind     kind
-	queue    bool           // acquire: for a position, too
-	req      driver.Request // acquire, renew: if there is no round
+	queue    bool           // acquire: or a position
+	req      driver.Request // acquire, renew: without a round
 	shortens bool           // renew: it may leave a lock less time than an acquire would
 }
 
-// answer is what came of a task.
+// answer is the outcome of a task.
 type answer struct {
 	answered bool
 	err      error
 	grant    driver.Grant
 	votes    bool
-	sent     time.Time // when the request was sent, if it was granted for the whole TTL
+	sent     time.Time // when the request was sent, if the grant has the whole TTL
 }
 
 var (
@@ -48,17 +47,17 @@ var (
 	errExcluded      = fmt.Errorf("redlock: %w: an earlier request was not answered", driver.ErrUnavailable)
 )
 
-// round is one request to several nodes. Its caller is woken as soon as the outcome is
-// decided. Later answers still change what is known of the claim.
+// round is one request to several nodes. Its caller is woken when the outcome is decided.
+// Later answers still update the claim.
 type round struct {
 	s     *Store
 	st    *claim
 	kind  kind
 	req   driver.Request
 	token int64
-	among set  // raise: whose counters matter
-	all   bool // raise: also the counters that are known to be as high
-	base  int  // grants that were there before
+	among set  // raise: the relevant counters
+	all   bool // raise: also counters that are known to be as high
+	base  int  // earlier grants
 	seq   int  // acquire, release: the node with the queue, whose answer is needed; or -1
 	began time.Time
 
@@ -81,23 +80,22 @@ func (s *Store) round(st *claim, k kind, r driver.Request) *round {
 	}
 }
 
-// ask sends the request to the nodes of x, to those of queue with a position.
+// ask sends the request to the nodes of x; to those of queue with a position.
 func (r *round) ask(x, queue set) { r.askFirst(x, queue, 0) }
 
-// askFirst is ask, and also asks the nodes of spare if the others do not give a
-// majority, or not soon.
+// askFirst is ask, and also asks the nodes of spare if the others give no majority, or
+// are late.
 func (r *round) askFirst(x, queue, spare set) {
 	r.expect(x, spare)
 	r.send(x, queue)
 }
 
-// expect prepares for the answers of x.
 func (r *round) expect(x, spare set) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.asked, r.spare, r.pending = x, spare, x.count()
 	if r.pending < r.s.quorum && r.kind == acquire && r.base == 0 || r.pending == 0 {
-		r.armLocked() // take may never see a majority that sets the timer
+		r.armLocked() // take sets the timer only at a majority, which may never come
 	}
 	if r.pending == 0 {
 		r.wakeLocked()
@@ -117,7 +115,6 @@ func (r *round) send(x, queue set) {
 	}
 }
 
-// wait returns when the round is decided.
 func (r *round) wait(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -131,7 +128,6 @@ func (r *round) wait(ctx context.Context) error {
 	return nil
 }
 
-// take takes the answer of a node.
 func (r *round) take(i int, a answer) {
 	var more set
 	r.mu.Lock()
@@ -152,7 +148,7 @@ func (r *round) take(i int, a answer) {
 	r.send(more, 0)
 }
 
-// refusedLocked reports whether all nodes that were asked say that the lock is held.
+// refusedLocked reports whether all asked nodes say that the lock is held.
 func (r *round) refusedLocked() bool {
 	for i := range r.answers {
 		a := &r.answers[i]
@@ -163,8 +159,7 @@ func (r *round) refusedLocked() bool {
 	return true
 }
 
-// moreLocked returns the spare nodes, which are to be asked now. The timer so far is not
-// for them.
+// moreLocked returns the spare nodes, to ask now. The earlier timer is not for them.
 func (r *round) moreLocked() (more set) {
 	more, r.spare = r.spare, 0
 	r.asked |= more
@@ -183,14 +178,13 @@ func (r *round) wakeLocked() {
 	r.done <- struct{}{}
 }
 
-// armLocked limits the wait for the nodes that have not answered, when a majority has.
-// The limit follows from how long these nodes usually take: the round waits for a node
-// that is slow, and not for one that hangs. It waits longer while the outcome depends
-// on them.
+// armLocked limits the wait for the missing nodes when a majority has answered. The limit
+// follows from the usual times of these nodes: the round waits for a slow node, and not
+// for one that hangs. It waits longer while the outcome depends on them.
 func (r *round) armLocked() {
 	least := 5 * time.Millisecond
 	switch {
-	case r.spare != 0: // to ask them costs little
+	case r.spare != 0: // asking them costs little
 		least = time.Millisecond
 	case !r.certainLocked():
 		least = 40 * time.Millisecond
@@ -223,13 +217,13 @@ func (r *round) armLocked() {
 	})
 }
 
-// counts reports whether an answer is one of those that make a majority.
+// counts reports whether an answer counts for a majority.
 func (r *round) counts(a *answer) bool {
 	return a.answered && a.err == nil && (r.kind != acquire || !a.grant.Waiting && a.votes)
 }
 
-// certainLocked reports whether the answers that are missing change nothing of what the
-// caller is told.
+// certainLocked reports whether the missing answers cannot change the result for the
+// caller.
 func (r *round) certainLocked() bool {
 	yes, no := r.base, len(r.answers)-r.asked.count()-r.base
 	for i := range r.answers {
@@ -247,14 +241,15 @@ func (r *round) certainLocked() bool {
 	return yes >= r.s.quorum || no > len(r.answers)-r.s.quorum
 }
 
-// decidedLocked reports whether the answers that are missing do not matter.
+// decidedLocked reports whether the missing answers do not matter.
 func (r *round) decidedLocked() bool {
 	yes, spoke, more := r.base, r.base, 0
 	for i := range r.answers {
 		a := &r.answers[i]
 		if a.answered && a.err == nil && !a.grant.Waiting && (!a.votes || i == r.seq) {
-			// One that does not vote yet says nothing about the others. Where the node with
-			// the queue grants, one of the others may hold what is being released.
+			// The answer of a node that does not vote yet tells nothing about the others.
+			// If the node with the queue grants, another one may hold the lock that is
+			// being released.
 			more = r.spare.count()
 		}
 		if r.counts(a) {
@@ -270,10 +265,10 @@ func (r *round) decidedLocked() bool {
 	case raise:
 		return r.raised(r.answers) >= r.s.quorum
 	}
-	return false // the next claim is to find all nodes free, or open to readers
+	return false // the next claim must find all nodes free, or open to readers
 }
 
-// raised counts the nodes whose counters are known to be as high as asked for.
+// raised counts the nodes whose counters are known to be high enough.
 func (r *round) raised(answers []answer) (n int) {
 	if !r.all {
 		return r.s.reached(r.token, r.among)
@@ -286,7 +281,7 @@ func (r *round) raised(answers []answer) (n int) {
 	return n
 }
 
-// reached counts the nodes of among whose counters are at token at least.
+// reached counts the nodes of among whose counters are at token or higher.
 func (s *Store) reached(token int64, among set) (n int) {
 	for i, node := range s.nodes {
 		if among.has(i) && node.seen.Load() >= token {
@@ -296,14 +291,13 @@ func (s *Store) reached(token int64, among set) (n int) {
 	return n
 }
 
-// snapshot returns the answers so far.
 func (r *round) snapshot() []answer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]answer(nil), r.answers...)
 }
 
-// send asks a node, after the request that is under way there for the same claim.
+// send asks a node, after the request under way there for the same claim.
 func (s *Store) send(st *claim, i int, t task) {
 	st.mu.Lock()
 	turn := st.reserveLocked(i, t)
@@ -314,7 +308,7 @@ func (s *Store) send(st *claim, i int, t task) {
 // turn is when a reserved task is sent to its node.
 type turn struct {
 	now      bool  // no other request is under way there
-	replaces *task // the task that was to come next
+	replaces *task // the earlier next task
 }
 
 // reserveLocked makes t the next task on a part, for the caller to start.
@@ -352,7 +346,7 @@ func (s *Store) dispatch(st *claim, i int, t task) {
 	s.workers.Go(func() { s.serve(st, i, t) })
 }
 
-// serve does a task, and then those that have come for the same part meanwhile.
+// serve does a task, and then those that came for the same part meanwhile.
 func (s *Store) serve(st *claim, i int, t task) {
 	if t.kind == raise {
 		t.round.take(i, s.perform(st, i, t))
@@ -363,7 +357,7 @@ func (s *Store) serve(st *claim, i int, t task) {
 	}
 }
 
-// answered notes the answer to a task. It returns what is to be done next.
+// answered notes the answer to a task. It returns the next task, if there is one.
 func (s *Store) answered(st *claim, i int, t task, a answer) (next task, more bool) {
 	st.mu.Lock()
 	l := &st.parts[i]
@@ -406,11 +400,10 @@ func (s *Store) answered(st *claim, i int, t task, a answer) (next task, more bo
 	return next, more
 }
 
-// note keeps what an answer says about the part. The part is excluded after a release that
-// was not answered, which is repeated (see releaseLater); after one that found nothing of a
-// request that was not answered, which the node's store may repeat; and after an
-// unanswered request that leaves a lock little time, which may do so to a lock that is
-// granted meanwhile.
+// note updates the part by an answer. The part is excluded after three answers: none to a
+// release, which is repeated (see releaseLater); a release that found no trace of an
+// unanswered request, which the node's store may repeat; none to a request that leaves a
+// lock little time, which may do so to a later grant.
 func (l *part) note(t task, a answer) {
 	switch {
 	case t.kind == release && a.err != nil && (!errors.Is(a.err, driver.ErrLost) || l.has == maybe),
@@ -419,7 +412,7 @@ func (l *part) note(t task, a answer) {
 	}
 	switch {
 	case t.kind == downgrade && errors.Is(a.err, driver.ErrLost) && (l.has == position || l.has == maybe):
-		// It holds nothing there, and may have a position.
+		// It does not hold there, and may have a position.
 	case a.err == nil && t.kind == release, errors.Is(a.err, driver.ErrLost):
 		*l = part{underWay: l.underWay, next: l.next, excluded: l.excluded}
 	case a.err == nil && a.grant.Waiting:
@@ -442,16 +435,15 @@ func (l *part) note(t task, a answer) {
 	}
 }
 
-// leaves keeps a lock from counting for any attempt from when a release of it may be
-// under way. The time of the lock's request cannot tell that it is older, if both come
-// within a tick of the clock.
+// leaves excludes a lock from all attempts from when its release may be under way. The
+// time of the lock's request does not show that it is older if both fall within a tick of
+// the clock.
 func (l *part) leaves(t task) {
 	if t.kind == release {
 		l.sent = time.Time{}
 	}
 }
 
-// perform asks the node.
 func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	st.mu.Lock()
 	l := st.parts[i]
@@ -460,7 +452,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	switch {
 	case superseded:
 		return answer{err: errHeldMeanwhile}
-	case ended: // we should only release it a moment later
+	case ended: // it would only be released a moment later
 		return answer{err: errEnded}
 	case t.kind == acquire && l.excluded:
 		return answer{err: errExcluded}
@@ -478,7 +470,7 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	in, err := s.reach(ctx, n)
 	if err != nil {
 		if !errors.Is(err, driver.ErrUnavailable) {
-			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // the node was not even asked
+			err = fmt.Errorf("%w: %w", driver.ErrUnavailable, err) // nothing was sent
 		}
 		return answer{err: err}
 	}
@@ -517,16 +509,15 @@ func (s *Store) perform(st *claim, i int, t task) (a answer) {
 	return a
 }
 
-// begin counts a request.
 func (n *node) begin() {
 	if n.underWay.Add(1) == maxUnderWay/2 {
 		n.mu.Lock()
-		n.answered = time.Now() // from here on we look whether it answers at all
+		n.answered = time.Now() // from now on check whether it answers at all
 		n.mu.Unlock()
 	}
 }
 
-// renewed turns what Renew says of a claim into an answer.
+// renewed makes an answer of a Renewal.
 func renewed(r driver.Renewal) answer {
 	switch r.State {
 	case driver.Held, driver.Waiting:

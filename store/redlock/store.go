@@ -17,21 +17,21 @@ import (
 	"github.com/batonhq/baton/internal/workers"
 )
 
-// Store is a quorum. It implements driver.Store, driver.Watcher,
-// driver.Inspector, driver.Downgrader, driver.Renamer and driver.Examiner. All methods
-// are safe for concurrent use. Use New or Open.
+// Store is a quorum. It implements driver.Store, driver.Watcher, driver.Inspector,
+// driver.Downgrader, driver.Renamer and driver.Examiner. All methods are safe for
+// concurrent use. Use New or Open.
 type Store struct {
 	nodes     []*node
 	quorum    int
 	longest   time.Duration
 	durable   bool
 	replicas  bool
-	owned     bool // the nodes are ours to close
+	owned     bool // Close closes the nodes
 	claims    [32]shard
-	busy      contended.Keys // lately found held
+	busy      contended.Keys // keys lately found held
 	workers   *workers.Pool  // do the requests to nodes
 	fills     filler
-	root      context.Context // of requests that go on when their caller has given up
+	root      context.Context // of requests that continue without their caller
 	stop      context.CancelFunc
 	detached  atomic.Pointer[detached]
 	closed    atomic.Bool
@@ -53,52 +53,47 @@ var (
 )
 
 const (
-	// DefaultLongestTTL is the longest TTL that a claim may have, and how
-	// long a server that restarted does not vote, unless Config.LongestTTL
-	// says otherwise.
+	// DefaultLongestTTL is the default of Config.LongestTTL.
 	DefaultLongestTTL = time.Minute
 
 	minTTL = 100 * time.Millisecond
 
-	// nodeTimeout bounds a request to one server, whether or not its caller still
-	// waits.
+	// nodeTimeout bounds a request to one server, with or without a waiting caller.
 	nodeTimeout = time.Second
 
-	// openTimeout bounds what New asks the servers.
+	// openTimeout bounds the questions of New.
 	openTimeout = 5 * time.Second
 
 	maxNodes = 31
 
-	// How many goroutines are kept for requests to nodes.
+	// The number of idle goroutines that are kept for requests to nodes.
 	maxIdle = 64
 )
 
-// Config says how a quorum works. The zero value is fine.
+// Config says how a quorum works. The zero Config is ready to use.
 type Config struct {
 	// LongestTTL bounds the TTL of claims. A server that restarted may have forgotten
-	// claims of that length, so it does not vote for that long. All programs that share
-	// the servers must agree on it, and other Redlock clients must not ask for more.
-	// Defaults to DefaultLongestTTL.
+	// such claims, so it does not vote for that long. All programs that share the servers
+	// must agree on it, and other Redlock clients must not ask for more. Defaults to
+	// DefaultLongestTTL.
 	LongestTTL time.Duration
 
-	// Durable says that the servers forget nothing when they restart, so that they
-	// vote at once. For Redis that is appendonly yes with appendfsync always, and
-	// nothing less. Defaults to servers that forget.
+	// Durable says that the servers forget nothing in a restart, so that they vote at
+	// once. For Redis that takes appendonly yes with appendfsync always. Defaults to
+	// servers that forget.
 	Durable bool
 
-	// AllowReplicas accepts servers that have replicas. If one of those is ever
-	// promoted, it may not know a lock that is held. Defaults to refusing them, with
-	// a *ReplicatedError.
+	// AllowReplicas accepts servers with replicas. A replica that is promoted may not
+	// know a held lock. By default they are refused with a *ReplicatedError.
 	AllowReplicas bool
 }
 
-// A Member is one of the stores that grant by majority. It keeps locks with readers
-// and tokens on a server of its own that fails alone, and tells when that server
-// started (Life) and makes its tokens rise (Raise). *redisstore.Store on a single
-// server is one.
+// A Member is one of the stores that grant by majority. It keeps locks with readers and
+// tokens on a server of its own that fails alone, reports when that server started
+// (Life), and raises its tokens (Raise). *redisstore.Store on a single server is one.
 type Member = quorum.Member
 
-// A Life is the time of a server from a start to its end.
+// A Life is the time of a server between two starts.
 type Life = quorum.Life
 
 // A Node is a server for Open.
@@ -107,19 +102,18 @@ type Node struct {
 	Open func(ctx context.Context) (OpenMember, error) // connects
 }
 
-// An OpenMember is a Member that was opened, to be closed with the quorum.
+// An OpenMember is a Member that the quorum closes.
 type OpenMember interface {
 	Member
 	Close() error
 }
 
-// New returns a quorum over members that the caller made, and which Close leaves
-// open. Each must be a server of its own that fails alone. All programs must name
-// them in the same order.
+// New returns a quorum over members of the caller, which Close leaves open. Each must be
+// a server of its own that fails alone. All programs must list them in the same order.
 //
-// It asks each for its life, and fails with *CountError, *DuplicateError or
-// *ReplicatedError if locks would not be safe, with *NodeError if a member has no
-// readers or tokens, or refuses itself, and with driver.ErrUnavailable if fewer than a majority
+// New asks each for its life. It fails with *CountError, *DuplicateError or
+// *ReplicatedError if locks would not be safe, with *NodeError if a member has no readers
+// or tokens, or refuses itself, and with driver.ErrUnavailable if fewer than a majority
 // answer within five seconds.
 func New(members []Member, cfg Config) (*Store, error) {
 	s, err := newStore(len(members), cfg)
@@ -145,8 +139,8 @@ func New(members []Member, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Open is New for nodes that it connects to, and that Close closes. Those that
-// cannot be reached, fewer than half, are connected to when they can.
+// Open is New for nodes that it connects to, and that Close closes. A minority of nodes
+// may be out of reach; they are connected to later.
 func Open(ctx context.Context, nodes []Node, cfg Config) (*Store, error) {
 	s, err := newStore(len(nodes), cfg)
 	if err != nil {
@@ -180,15 +174,15 @@ func newStore(n int, cfg Config) (*Store, error) {
 	s.workers = workers.New(s.root, maxIdle)
 	for i := range n {
 		node := &node{index: i, opening: make(chan struct{}, 1)}
-		node.rtt.Store(int64(50 * time.Millisecond)) // until it is known
+		node.rtt.Store(int64(50 * time.Millisecond)) // until it is measured
 		s.nodes = append(s.nodes, node)
 	}
 	return s, nil
 }
 
 // meet asks every node for its life, and refuses what is not safe. When a majority has
-// answered, it does not wait much longer for the others: a node that answers later is
-// judged then.
+// answered, it does not wait much longer for the others: a later node is judged at its
+// answer.
 func (s *Store) meet(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -244,7 +238,7 @@ func (s *Store) meet(ctx context.Context) error {
 	return nil
 }
 
-// several is what several servers said, on one line.
+// several are the errors of several servers, on one line.
 type several []error
 
 func (s several) Error() string {
@@ -275,14 +269,14 @@ func (s *Store) introduce(ctx context.Context, n *node) error {
 	return nil
 }
 
-// unreachable reports whether err is about a server that gives no vote, not a refusal of
-// what was asked.
+// unreachable reports whether err is about a server without a vote, not the refusal of a
+// request.
 func unreachable(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrDenied) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// Traits says what the store promises.
+// Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits {
 	t := driver.Traits{
 		Store:     "redlock",
@@ -295,14 +289,14 @@ func (s *Store) Traits() driver.Traits {
 		MinTTL:    minTTL,
 		MaxTTL:    s.longest,
 	}
-	if t.MaxTTL == 0 { // of a Store that was never opened
+	if t.MaxTTL == 0 { // a Store that was never opened
 		t.MaxTTL = DefaultLongestTTL
 	}
 	return t
 }
 
-// Close ends the store. Locks that are held stay until they expire. The nodes
-// are closed only if Open made them. Further calls fail with driver.ErrClosed.
+// Close ends the store. Locks that are held stay until they expire. Close closes the
+// nodes only if Open made them. Later calls fail with driver.ErrClosed.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -314,7 +308,7 @@ func (s *Store) Close() error {
 	closed := make(chan error, len(s.nodes))
 	for _, n := range s.nodes {
 		go func() {
-			n.opening <- struct{}{} // reach does not open it any more
+			n.opening <- struct{}{} // reach no longer opens it
 			if in := n.inner.Load(); in != nil {
 				if c, ok := in.Member.(OpenMember); ok {
 					closed <- c.Close()
@@ -324,8 +318,8 @@ func (s *Store) Close() error {
 			closed <- nil
 		}()
 	}
-	// A server that is silent may keep its client waiting for a last answer; that
-	// client closes by itself.
+	// A silent server may keep its client waiting for a last answer; that client closes
+	// by itself.
 	patience := time.NewTimer(nodeTimeout)
 	defer patience.Stop()
 	var errs []error
@@ -340,7 +334,7 @@ func (s *Store) Close() error {
 	return errors.Join(errs...)
 }
 
-// check is what every method does first.
+// check is called first by every method.
 func (s *Store) check(ctx context.Context) error {
 	if s.closed.Load() {
 		return driver.ErrClosed
@@ -348,22 +342,20 @@ func (s *Store) check(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// drift is by how much clocks that run at different speeds may differ within ttl, and
+// drift is the greatest difference of clocks that run at different speeds within ttl, and
 // what servers round off.
 func drift(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
 
-// all is the set of all nodes.
 func (s *Store) all() set { return set(1)<<len(s.nodes) - 1 }
 
-// set is a set of nodes.
 type set uint32
 
 func (x set) has(i int) bool { return x>>i&1 == 1 }
 func (x set) count() int     { return bits.OnesCount32(uint32(x)) }
 
-// detached is the context of requests to the nodes. It does not end with their
-// caller's: the answer to a request that was sent tells what it left on the node. One
-// context serves all requests that begin within a while, as each costs a timer.
+// detached is the context of requests to the nodes. It does not end with their caller's:
+// the answer to a sent request tells its effect on the node. All requests that begin
+// within a while share one context, because each costs a timer.
 type detached struct {
 	context.Context
 	until time.Time
@@ -381,7 +373,6 @@ func (s *Store) detach() context.Context {
 	return d
 }
 
-// names joins the names of nodes, for errors.
 func (s *Store) names(x set) string {
 	var all []string
 	for i, n := range s.nodes {

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Watch calls f when a node says that it has granted c, or that c was revoked there. It
-// never says that the lock is granted: one node cannot know.
+// Watch implements driver.Watcher. It calls f when a node says that it has granted or
+// revoked c. The hint never says that the lock is granted: one node cannot know.
 func (s *Store) Watch(c driver.Claim, f func(driver.Hint)) (stop func()) {
 	if s.closed.Load() {
 		return func() {}
@@ -39,7 +39,7 @@ func (s *Store) Watch(c driver.Claim, f func(driver.Hint)) (stop func()) {
 	}
 }
 
-// watch listens to what a node says of a claim that is watched.
+// watch watches a claim on a node.
 func (s *Store) watch(st *claim, i int) {
 	in := s.nodes[i].inner.Load()
 	if in == nil {

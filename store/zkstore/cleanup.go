@@ -10,21 +10,21 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A leftover is what may be left of a claim that has ended: nodes that are no longer
-// wanted, and that would keep every contender behind them waiting for as long as the
-// session lives. It ends by events that only ZooKeeper has: the answer that the client
-// still waits for, or the end of the session. So it is no sqlstore.Abandoned.
+// A leftover is the possible remains of an ended claim: nodes that keep every later
+// contender waiting for as long as the session lives. It ends by events that only
+// ZooKeeper has: a late answer to the client, or the end of the session. So it is no
+// sqlstore.Abandoned.
 type leftover struct {
 	parent  string
 	guid    string
-	nodes   []string // nil: they have to be searched for
+	nodes   []string // nil: they must be searched for
 	session int64
 	pending <-chan struct{} // closed when a request that may still make nodes is over
 	since   time.Time
-	done    chan struct{} // closed when nothing is left
+	done    chan struct{} // closed when all nodes are gone
 }
 
-// removeLeftover deletes what is left, in the background, for as long as it takes.
+// removeLeftover deletes the nodes, in the background, for as long as it takes.
 func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 	g.since = bootclock.Now()
 	s.mu.Lock()
@@ -54,11 +54,10 @@ func (s *Store) removeLeftover(g *leftover) <-chan struct{} {
 	return g.done
 }
 
-// tryLeftover tries once, and reports whether nothing is left.
+// tryLeftover tries once, and reports whether all nodes are gone.
 func (s *Store) tryLeftover(g *leftover) bool {
 	if g.pending != nil {
-		// Until the client is done with it, it may yet be sent, even in the next
-		// session.
+		// The client may still send it, even in the next session.
 		select {
 		case <-g.pending:
 		case <-s.life.Done():
@@ -69,9 +68,8 @@ func (s *Store) tryLeftover(g *leftover) bool {
 	defer cancel()
 	l := s.session.link()
 	if !l.up {
-		// However long no server answers, the session may go on: its time does not pass
-		// while there is no leader. It surely ends only once there is a connection
-		// again.
+		// The session may outlive any time without an answer: its time does not pass
+		// while there is no leader. It certainly ends only after a new connection.
 		return s.closed.Load() && bootclock.Now().Sub(g.since) > 2*l.timeout
 	}
 	nodes := g.nodes
@@ -87,9 +85,9 @@ func (s *Store) tryLeftover(g *leftover) bool {
 	return err == nil
 }
 
-// search finds the nodes of a request that got no answer.
+// search finds the nodes of a request without an answer.
 func (s *Store) search(ctx context.Context, parent, guid string) (nodes []string, err error) {
-	// The server that answers may not know yet what the last one did.
+	// This server may not yet have the latest state of the last one.
 	if err := s.sync(ctx); err != nil {
 		return nil, err
 	}
@@ -100,7 +98,7 @@ func (s *Store) search(ctx context.Context, parent, guid string) (nodes []string
 	return ownNodes(children, guid), nil
 }
 
-// ownNodes returns the nodes of one request, the first one first.
+// ownNodes returns the nodes of one request in order.
 func ownNodes(children []string, guid string) (nodes []string) {
 	for _, name := range children {
 		if !strings.HasPrefix(name, guid) {
@@ -113,8 +111,8 @@ func ownNodes(children []string, guid string) (nodes []string) {
 	return nodes
 }
 
-// guidOf returns the part of a node's name that identifies its claim, if it is of this
-// store.
+// guidOf returns the part of a node's name that identifies its claim. ok is false for a
+// node of another store.
 func (s *Store) guidOf(node string) (guid string, ok bool) {
 	if n := len(s.guidPrefix) + 16; len(node) > n && strings.HasPrefix(node, s.guidPrefix) {
 		return node[:n], true
@@ -122,12 +120,12 @@ func (s *Store) guidOf(node string) (guid string, ok bool) {
 	return "", false
 }
 
-// remove deletes nodes, in one request if all are there, and returns how many were.
+// remove deletes nodes, in one request if all exist, and returns how many there were.
 func (s *Store) remove(ctx context.Context, parent string, nodes []string) (deleted int, err error) {
 	return s.removeAfter(ctx, parent, nodes)
 }
 
-// removeAfter is remove after further operations of the same transaction.
+// removeAfter is remove after other operations of the same transaction.
 func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, ops ...any) (deleted int, err error) {
 	if len(nodes) > 1 {
 		for _, n := range nodes {
@@ -154,13 +152,13 @@ func (s *Store) removeAfter(ctx context.Context, parent string, nodes []string, 
 	return deleted, nil
 }
 
-// outage is how long, at least, no server answers while servers are restored: all of
-// them have to start. A broken connection is replaced in less.
+// outage is the shortest time without any server when servers are restored: all of them
+// must start. A broken connection is replaced in less.
 const outage = time.Second
 
-// removeLeftovers deletes the nodes of this process that no claim knows, below the parents that it
-// has used, one after the other: other processes may do the same. It returns false if
-// the connection was lost before it was done.
+// removeLeftovers deletes the nodes of this process without a claim, below the parents
+// that it has used, one after the other: other processes may do the same. It returns
+// false if it lost the connection before its end.
 func (s *Store) removeLeftovers(l *link) (done bool) {
 	ctx, cancel := context.WithCancel(s.life)
 	defer cancel()
@@ -192,8 +190,8 @@ func (s *Store) removeLeftovers(l *link) (done bool) {
 			}
 		}
 	}
-	// Nodes that were made since then are not among those found. Claims that have ended
-	// since then have deleted theirs, or will.
+	// The search did not find later nodes. Claims that have ended since then have deleted
+	// their nodes, or will.
 	s.mu.Lock()
 	var claims []*claim
 	for _, c := range s.claims {
@@ -218,7 +216,7 @@ func (s *Store) removeLeftovers(l *link) (done bool) {
 	return true
 }
 
-// pauseRetry waits before a request that got no answer is repeated.
+// pauseRetry waits before a request without an answer is repeated.
 func pauseRetry(ctx context.Context) bool {
 	t := time.NewTimer(retryAfter)
 	defer t.Stop()

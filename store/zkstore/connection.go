@@ -10,24 +10,24 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// answerWithin is how long a server may take to answer the connect request. The client
-// itself would wait for nearly seven times the session's time-out.
+// answerWithin bounds the answer to the connect request. The client itself would wait for
+// nearly seven times the session's timeout.
 const answerWithin = 5 * time.Second
 
-// The numbers of requests, as they are on the wire.
+// The numbers of requests in the protocol.
 const (
 	opPing       = 11
 	opSetAuth    = 100
 	opSetWatches = 101
 )
 
-// serverConn is a connection to a server. It reads along the first answer. In a session
-// that goes on it sends the request that sets the watches before all others.
+// serverConn is a connection to a server. It parses the first answer. In a continued
+// session it sends the request that sets the watches before all others.
 //
-// The client sends the watches beside other requests. They say up to which transaction
-// the session has seen everything, which has to be what it knew before the first
-// answer; but the client reads that number while another goroutine updates it by the
-// answers.
+// The client sends the watches concurrently with other requests. That request contains
+// the last transaction that the session has seen, which must be the one from before the
+// first answer; but the client reads that number while another goroutine updates it by
+// the answers.
 type serverConn struct {
 	net.Conn
 	session *Session
@@ -38,12 +38,12 @@ type serverConn struct {
 
 	mu          sync.Mutex
 	holdsBack   bool   // requests wait until the watches are set
-	heldBack    []byte // the requests that wait
+	heldBack    []byte // the waiting requests
 	giveUpTimer *time.Timer
 
 	asking  sync.Mutex
 	timeout atomic.Int64 // the session's, in ns; 0 before the connect answer
-	asked   time.Time    // when something was first written since the server last sent something; zero: nothing
+	asked   time.Time    // the first write since the server last sent something; zero: none
 	silent  *time.Timer  // nil before the first request
 }
 
@@ -64,7 +64,6 @@ func (t *serverConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// answered is called when the connect answer has been read.
 func (t *serverConn) answered() {
 	s := t.session
 	id := int64(binary.BigEndian.Uint64(t.head[12:]))
@@ -78,7 +77,7 @@ func (t *serverConn) answered() {
 	t.mu.Unlock()
 }
 
-// Write is called with one whole request at a time.
+// Write gets one whole request at a time.
 func (t *serverConn) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -124,20 +123,19 @@ func (t *serverConn) SetReadDeadline(at time.Time) error {
 	return t.Conn.SetReadDeadline(at)
 }
 
-// A server that hangs keeps its connections, and the client stays for two thirds of the
-// session's time-out, or until the next ping is due: longer than any TTL lasts. The
-// session survives a move to another server, so the store leaves a silent server much
-// earlier.
+// A server that hangs keeps its connections, and the client waits for two thirds of the
+// session's timeout, or until the next ping is due: longer than any TTL. The session
+// survives a move to another server, so the store leaves a silent server much earlier.
 
-// leastSilence is never taken for silence: a server may be busy.
+// leastSilence is the least silence of a server that is not just busy.
 const leastSilence = 500 * time.Millisecond
 
-// silence is how long a server may send nothing while a request is under way, in a
-// session of that time-out: a quarter of the longest TTL.
+// silence is how long a server may be silent while a request is under way, in a session
+// with that timeout: a quarter of the longest TTL.
 func silence(timeout time.Duration) time.Duration { return max(timeout/8, leastSilence) }
 
-// startSilence notes that something is written, and starts the timer that leaves a silent
-// server. The answer to the connect request has a limit of its own.
+// startSilence notes a write, and starts the timer that leaves a silent server. The
+// answer to the connect request has a limit of its own.
 func (t *serverConn) startSilence() {
 	t.asking.Lock()
 	defer t.asking.Unlock()
@@ -165,7 +163,7 @@ func (t *serverConn) closeIfSilent(limit time.Duration) {
 	t.asking.Lock()
 	asked, now := t.asked, time.Now()
 	if !asked.IsZero() && now.Sub(asked) >= 2*limit {
-		// This process was stopped, and an answer may have come already.
+		// This process was stopped; an answer may have come already.
 		t.asked = now
 		t.silent.Reset(limit)
 	}
@@ -194,12 +192,12 @@ func (s *Session) closeIfSilentFor(ttl time.Duration) {
 	}
 }
 
-// neverCreated is a path that no program uses. It is watched as long as a session has
-// other watches, so that the client has watches to set whenever it reconnects, and
-// serverConn can wait for them.
+// neverCreated is a path that no program uses. It is watched while a session has other
+// watches, so that the client has watches to set at each reconnection, and serverConn can
+// wait for them.
 const neverCreated = "/zookeeper/baton"
 
-// watchAlways makes sure that the connection's session watches neverCreated.
+// watchAlways makes the connection's session watch neverCreated.
 func (s *Session) watchAlways(c *zk.Conn) error {
 	s.watchMu.Lock()
 	defer s.watchMu.Unlock()

@@ -29,7 +29,7 @@ func unavailable(err error) error {
 	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnavailable, err)
 }
 
-// refused makes the error of an answer that the caller has no use for.
+// refused makes the error of an unexpected answer.
 func refused(what, path string, err error) error {
 	switch err {
 	case nil:
@@ -43,7 +43,7 @@ func refused(what, path string, err error) error {
 	return err
 }
 
-// refusedAt is the index of the operation for which a transaction was refused, or -1.
+// refusedAt is the index of the refused operation of a transaction, or -1.
 func refusedAt(r []zk.MultiResponse, err error) int {
 	if err == nil {
 		return -1
@@ -51,8 +51,8 @@ func refusedAt(r []zk.MultiResponse, err error) int {
 	return slices.IndexFunc(r, func(one zk.MultiResponse) bool { return one.Error != nil })
 }
 
-// uncertain makes ErrUnknown of an error that came while the outcome of an earlier
-// request was looked for.
+// uncertain makes ErrUnknown of an error that came during the search for the outcome of
+// an earlier request.
 func uncertain(err error) error {
 	if errors.Is(err, driver.ErrUnknown) {
 		return err
@@ -60,8 +60,8 @@ func uncertain(err error) error {
 	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
 }
 
-// errSilent can happen when the whole process was stopped for a good part of its
-// session. It passes once the session has had answers for a while.
+// errSilent can happen when the whole process was stopped for a good part of its session.
+// It passes once the session has had answers for a while.
 var errSilent = errors.New("the session was silent for so long that it may end at any moment")
 
 var errVanished = errors.New("another client deleted the nodes of this request")

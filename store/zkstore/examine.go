@@ -18,12 +18,12 @@ import (
 	"github.com/batonhq/baton/internal/findings"
 )
 
-// usualTTL is what most programs ask for.
+// usualTTL is the TTL of most programs.
 const usualTTL = 15 * time.Second
 
-// Examine implements driver.Examiner. Besides the session it asks the server of this
-// connection by ZooKeeper's commands of four letters, as far as the server allows them:
-// by default it answers only "srvr".
+// Examine implements driver.Examiner. It examines the session, and asks the server of
+// this connection by ZooKeeper's four-letter commands, as far as the server allows them:
+// by default only "srvr".
 func (s *Store) Examine(ctx context.Context) ([]driver.Finding, error) {
 	if s.closed.Load() {
 		return nil, driver.ErrClosed
@@ -95,7 +95,7 @@ func (s *Store) examineServer(ctx context.Context, all *findings.Table) error {
 	return nil
 }
 
-// examineSettings looks at what a server tells only if its settings allow that.
+// examineSettings examines what a server tells only with certain settings.
 func (s *Store) examineSettings(ctx context.Context, all *findings.Table) {
 	text, err := s.ask(ctx, "conf")
 	conf := fields(text, "=")
@@ -103,7 +103,7 @@ func (s *Store) examineSettings(ctx context.Context, all *findings.Table) {
 		return
 	}
 	number := func(name string) int64 {
-		n, _ := strconv.ParseInt(conf[name], 10, 64) // 0 for what is missing
+		n, _ := strconv.ParseInt(conf[name], 10, 64) // 0 for a missing one
 		return n
 	}
 	tick, least := time.Duration(number("tickTime"))*time.Millisecond, time.Duration(number("minSessionTimeout"))*time.Millisecond
@@ -122,7 +122,7 @@ func (s *Store) examineSettings(ctx context.Context, all *findings.Table) {
 		"transactions are answered before they are on disk: after a loss of power locks may be granted again, and tokens may repeat")
 }
 
-// ask sends one of the commands of four letters to the server of the connection.
+// ask sends a four-letter command to the server of the connection.
 func (s *Store) ask(ctx context.Context, command string) (string, error) {
 	return bound.Call(ctx, func() (string, error) {
 		dial := s.session.Dial
@@ -136,7 +136,7 @@ func (s *Store) ask(ctx context.Context, command string) (string, error) {
 		defer c.Close()
 		stop := context.AfterFunc(ctx, func() { c.Close() })
 		defer stop()
-		_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // otherwise the next use fails
+		_ = c.SetDeadline(time.Now().Add(5 * time.Second)) // after a failure the next use fails
 		if _, err = io.WriteString(c, command); err != nil {
 			return "", err
 		}

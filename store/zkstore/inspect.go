@@ -13,11 +13,11 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// parallel is how many requests go at the same time.
+// parallel is the number of concurrent requests.
 const parallel = 16
 
 // Inspect implements driver.Inspector. Remaining is the TTL: only the holder's process
-// knows when it last renewed.
+// knows the time of its last renewal.
 func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error) {
 	info := driver.KeyInfo{Key: key}
 	if err := s.beginInspect(ctx, key); err != nil {
@@ -26,7 +26,7 @@ func (s *Store) Inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return s.inspect(ctx, key)
 }
 
-// beginInspect checks the key, and lets the server catch up.
+// beginInspect checks the key, and syncs the server.
 func (s *Store) beginInspect(ctx context.Context, key string) error {
 	if err := check.Key(key); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	n := holders(all)
 	for i, c := range all {
 		if errs[i] == zk.ErrNoNode {
-			continue // it went meanwhile
+			continue // it was deleted meanwhile
 		} else if errs[i] != nil {
 			return info, refused("read", parent+"/"+c.factsNode(), errs[i])
 		}
@@ -73,14 +73,14 @@ func (s *Store) inspect(ctx context.Context, key string) (driver.KeyInfo, error)
 	return info, nil
 }
 
-// nodeFacts is what the nodes of a contender tell.
+// nodeFacts is what the nodes of a contender say.
 type nodeFacts struct {
 	facts
 	stat *zk.Stat
 }
 
-// readFacts reads what the nodes of a contender tell. A writer that became a reader has its
-// owner in its second node, as a Rename may not write the first.
+// readFacts reads the nodes of a contender. A writer that became a reader has its owner
+// in its second node, because a Rename may not write the first.
 func (s *Store) readFacts(ctx context.Context, parent string, c *contender) (nodeFacts, error) {
 	d, err := s.get(ctx, parent+"/"+c.factsNode())
 	if err != nil {
@@ -114,8 +114,8 @@ func each(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// List implements driver.Inspector. It leaves out nodes below the root whose children
-// are no contenders.
+// List implements driver.Inspector. It leaves out nodes below the root whose children are
+// no contenders.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error] {
 	return func(yield func(driver.KeyInfo, error) bool) {
 		if s.closed.Load() {
@@ -159,8 +159,8 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[driver.KeyInf
 }
 
 // Break implements driver.Inspector. It also ends holders of other programs, if the
-// access list allows that. It deletes nodes by their names, and no two grants have nodes
-// of one name.
+// access list allows that. It deletes nodes by their names, which are unique for each
+// grant.
 func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, error) {
 	if err := s.beginInspect(ctx, key); err != nil {
 		return 0, err

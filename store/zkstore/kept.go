@@ -25,32 +25,31 @@ var (
 )
 
 // records implements driver.Records and driver.RecordLister. A step takes three requests,
-// and one more every few seconds to ask for the time.
+// and every few seconds one more for the time.
 type records = kept.Records
 
-// Records are nodes below folders with a name that no key has. There are many folders, as a
-// server cannot list one of more than some ten thousand nodes.
+// Records are nodes below folders with a name that no key has. There are many folders,
+// because a server cannot list one with more than some ten thousand nodes.
 const (
 	recordsNode   = "%records"
 	recordFolders = 4096
 )
 
-// Nodes that expire by themselves are an option of the server that is off by default.
-// So a record says until when it is kept, by the server's clock. A record that has
-// expired counts as gone. Processes that write records later delete it, a few nodes of
-// some folders at a time.
+// Nodes with an expiry are an option of the server that is off by default. So a record
+// contains its end, by the server's clock, and counts as gone after it. Processes that
+// write records later delete it, a few nodes of some folders at a time.
 const (
 	sweepOneIn   = 4
 	sweepFolders = 8
 	sweepLooks   = 16
 
-	// How long a record that has expired or was forgotten stays as a node, which is
-	// longer than any session lasts. The versions of a node start again when the node
-	// is made again: a process that reads a node and writes it in the same session
-	// cannot meet another node of the same version.
+	// deadFor is how long an expired or forgotten record stays as a node: longer than any
+	// session. The versions of a node start again when the node is made again. So a
+	// process that reads a node and writes it in the same session cannot meet another
+	// node of the same version.
 	deadFor = 5 * time.Minute
 
-	// How old the last reading of the server's clock may be.
+	// clockAge is the greatest age of the last reading of the server's clock.
 	clockAge = 5 * time.Second
 )
 
@@ -69,15 +68,14 @@ func (s *Store) recordFolder(key string) string {
 
 func (s *Store) recordPath(key string) string { return s.recordFolder(key) + "/" + escape(key) }
 
-// recordClock is what is known of the server's clock.
+// recordClock is the knowledge of the server's clock.
 type recordClock struct {
 	mu        sync.Mutex
 	said      int64 // ms since 1970
 	sent, got time.Time
 }
 
-// bounds are the earliest and the latest time that it can be on the server, in
-// microseconds.
+// bounds are the earliest and the latest possible time on the server, in microseconds.
 func (c *recordClock) bounds() (from, to int64, age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,15 +90,14 @@ func (c *recordClock) set(said int64, sent time.Time) {
 	c.said, c.sent, c.got = said, sent, bootclock.Now()
 }
 
-// forget makes recordNow ask the server again.
 func (c *recordClock) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.sent = time.Time{}
 }
 
-// recordNow is the time on the server, between two bounds. It writes to ask, as the
-// server tells the time only in the answer to a write.
+// recordNow is the time on the server, between two bounds. It asks by a write, because
+// the server tells the time only in the answer to one.
 func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 	for {
 		from, to, age := s.recordClock.bounds()
@@ -117,16 +114,16 @@ func (s *Store) recordNow(ctx context.Context) (from, to int64, err error) {
 			}
 		default:
 			if ctx.Err() == nil {
-				err = unavailable(err) // what it may have done does not matter
+				err = unavailable(err) // an effect of it does not matter
 			}
 			return 0, 0, refused("write", s.recordsRoot(), err)
 		}
 	}
 }
 
-// recordNowOf is recordNow at a time when it is certain whether an end has passed. All
-// processes agree about that: a process for which the end lies between the
-// bounds asks again, for a millisecond and a round trip.
+// recordNowOf is recordNow at a time when it is certain whether ends has passed, so that
+// all processes agree about it: while ends is between the bounds it asks again, for a
+// millisecond and a round trip.
 func (s *Store) recordNowOf(ctx context.Context, ends int64) (from, to int64, err error) {
 	for {
 		from, to, err = s.recordNow(ctx)
@@ -137,7 +134,7 @@ func (s *Store) recordNowOf(ctx context.Context, ends int64) (from, to int64, er
 	}
 }
 
-// makeRecordNode makes a folder, and the root if there is none.
+// makeRecordNode makes a folder, and a missing root.
 func (s *Store) makeRecordNode(ctx context.Context, path string) error {
 	for {
 		_, _, err := send(ctx, s, true, func(c *zk.Conn) (string, error) { return c.Create(path, nil, zk.FlagPersistent, s.acl) })
@@ -158,16 +155,16 @@ func (s *Store) makeRecordNode(ctx context.Context, path string) error {
 	}
 }
 
-// A textNode is a text as the server has it: when it was written and when it ends, in
-// microseconds of the server's clock, and the text, with a space between. An empty text was
-// removed. What another program wrote is a text that lasts.
+// A textNode is a text on the server: the times of the write and of the end, in
+// microseconds of the server's clock, and the text, separated by spaces. An empty text
+// was removed. The text of another program does not end.
 type textNode struct {
 	text    string
-	at      int64 // the latest time that it can have been for the writer
+	at      int64 // the latest possible time of the write
 	ends    int64
 	exists  bool
 	version int32
-	link    *link // the session that it was read in
+	link    *link // of the session that it was read in
 }
 
 func textNodeOf(data []byte) (n textNode, ours bool) {
@@ -184,16 +181,16 @@ func textNodeOf(data []byte) (n textNode, ours bool) {
 	return n, ours
 }
 
-// is is the text at a time on the server, between two bounds.
+// is is the text at a time on the server between two bounds.
 func (n textNode) is(key string, from, to int64) kept.Text {
 	if n.text == "" || n.ends <= from {
 		return kept.Text{}
 	}
-	// Another process may have written it by its later bound, which may be later than ours.
+	// Another process may have written it with a later upper bound than this one's.
 	return kept.Text{Key: key, Text: n.text, Left: time.Duration(max(n.ends-max(to, n.at), 0)) * time.Microsecond}
 }
 
-// readRecord reads what the server has, after all that was written before.
+// readRecord reads the server's record, after all earlier writes.
 func (s *Store) readRecord(ctx context.Context, key string) (k textNode, err error) {
 	if s.closed.Load() {
 		return k, driver.ErrClosed
@@ -217,7 +214,7 @@ func (s *Store) readRecord(ctx context.Context, key string) (k textNode, err err
 	return k, nil
 }
 
-// swapText reads the text and writes the next one, until the node was not changed in
+// swapText reads the text and writes the next one, until the node has not changed in
 // between.
 func (s *Store) swapText(ctx context.Context, _ kept.Folder, key, old, next string, keep time.Duration) (is kept.Text, swapped bool, err error) {
 	for {
@@ -246,8 +243,7 @@ func (s *Store) swapText(ctx context.Context, _ kept.Folder, key, old, next stri
 	}
 }
 
-// writeRecord replaces the record that was read. It reports whether that was still
-// there.
+// writeRecord replaces the record that was read. It reports whether that was unchanged.
 func (s *Store) writeRecord(ctx context.Context, key string, k textNode, text []byte) (bool, error) {
 	path := s.recordPath(key)
 	if k.link.id != s.session.link().id {
@@ -274,7 +270,7 @@ func (s *Store) writeRecord(ctx context.Context, key string, k textNode, text []
 	return false, refused("write", path, err)
 }
 
-// listTexts lists every folder that there is, and reads texts as a whole.
+// listTexts lists every folder, and yields uncut texts.
 func (s *Store) listTexts(ctx context.Context, _ kept.Folder, prefix string) iter.Seq2[kept.Text, error] {
 	return func(yield func(kept.Text, error) bool) {
 		err := s.listRecords(ctx, prefix, func(is kept.Text) bool { return yield(is, nil) })
@@ -293,7 +289,7 @@ func (s *Store) listRecords(ctx context.Context, prefix string, show func(kept.T
 	}
 	folders, _, err := s.children(ctx, s.recordsRoot())
 	if err == zk.ErrNoNode {
-		return nil // nothing was ever recorded
+		return nil // there was never a record
 	} else if err != nil {
 		return refused("list", s.recordsRoot(), err)
 	}
@@ -325,8 +321,7 @@ func (s *Store) listRecords(ctx context.Context, prefix string, show func(kept.T
 	return nil
 }
 
-// showRecords shows those of the keys that have a record. more reports whether show
-// wants more.
+// showRecords shows the records of keys. more is the last result of show.
 func (s *Store) showRecords(ctx context.Context, keys []string, show func(kept.Text) bool) (more bool, err error) {
 	data, errs := make([]nodeData, len(keys)), make([]error, len(keys))
 	each(len(keys), func(i int) { data[i], errs[i] = s.get(ctx, s.recordPath(keys[i])) })
@@ -336,7 +331,7 @@ func (s *Store) showRecords(ctx context.Context, keys []string, show func(kept.T
 	}
 	for i, key := range keys {
 		if errs[i] == zk.ErrNoNode {
-			continue // it went meanwhile
+			continue // it was deleted meanwhile
 		} else if errs[i] != nil {
 			return false, refused("read", s.recordPath(key), errs[i])
 		}
@@ -349,7 +344,7 @@ func (s *Store) showRecords(ctx context.Context, keys []string, show func(kept.T
 }
 
 // sweepRecords deletes expired records among a few nodes of some folders, in the
-// background, unless this process does so already.
+// background, unless this process already does.
 func (s *Store) sweepRecords() {
 	if !s.sweeping.CompareAndSwap(false, true) {
 		return
@@ -400,7 +395,7 @@ func (s *Store) sweepFolder(ctx context.Context, folder string, most int) (looks
 		}
 		text, ours := textNodeOf(n.data)
 		if !ours || text.ends+s.deadFor.Microseconds() > from {
-			continue // a node that is no record is not ours to delete
+			continue // another program's node
 		}
 		_, _, err = send(ctx, s, true, func(c *zk.Conn) (struct{}, error) { return struct{}{}, c.Delete(path, n.stat.Version) })
 		if err != nil && err != zk.ErrNoNode && err != zk.ErrBadVersion {

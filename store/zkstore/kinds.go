@@ -13,8 +13,8 @@ import (
 )
 
 // Downgrade implements driver.Downgrader. The reader keeps the writer's number in the
-// queue, and the first of its nodes: other processes' writers wait for that one,
-// readers for the second, which is replaced.
+// queue, and the first of its nodes. Other processes' writers wait for that one, readers
+// for the second, which is replaced.
 func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duration) (driver.Grant, error) {
 	var none driver.Grant
 	if err := check.Claim(cl); err != nil {
@@ -67,8 +67,8 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 		return none, err // the next renewal finds out
 	}
 	if err == zk.ErrNoNode {
-		// Another client deleted the nodes since they were renewed, or an earlier
-		// request that got no answer took effect: a renewal tells.
+		// Another client has deleted the nodes since they were renewed, or an earlier
+		// unanswered request took effect: a renewal finds out.
 		switch a := s.renew(ctx, []*claim{c}, ttl)[0]; a.State {
 		case driver.Held:
 			return a.Grant, nil
@@ -93,7 +93,7 @@ func (s *Store) Downgrade(ctx context.Context, cl driver.Claim, ttl time.Duratio
 var _ driver.Renamer = (*Store)(nil)
 
 // Rename implements driver.Renamer, by a read and a transaction. It writes the node that
-// Inspect reads, and never the first of an exclusive claim: a change of that one says
+// Inspect reads, and never the first of an exclusive claim: a change of that one means
 // that the lock is released.
 func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error {
 	if err := check.Rename(cl, owner); err != nil {
@@ -119,7 +119,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 		} else if len(holders) == 0 {
 			return driver.ErrLost
 		}
-		if try > 0 { // the server that answers may be behind
+		if try > 0 { // the server that answers may lag behind
 			if err := s.sync(ctx); err != nil {
 				return refused("sync", s.root, err)
 			}
@@ -132,7 +132,7 @@ func (s *Store) Rename(ctx context.Context, cl driver.Claim, owner string) error
 }
 
 // rename makes one attempt. done is false if the node has changed since it was read, or
-// is not there.
+// does not exist.
 func (c *claim) rename(ctx context.Context, owner string) (done bool, err error) {
 	s := c.s
 	c.Lock()
@@ -146,7 +146,7 @@ func (c *claim) rename(ctx context.Context, owner string) (done bool, err error)
 		switch {
 		case f.marked:
 			f.at = f.since(d.stat)
-		case waited: // as the next renewal would write
+		case waited: // like the next renewal
 			f.marked = true
 		}
 		f.owner = owner

@@ -15,8 +15,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Acquire implements driver.Locks. It takes one request if the queue is empty;
-// otherwise a second one that reads the queue, and one that sets a watch.
+// Acquire implements driver.Locks. It takes one request if the queue is empty; otherwise
+// a second one that reads the queue, and one that sets a watch.
 func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	if err := check.Request(r, s.accepted()); err != nil {
 		return driver.Grant{}, err
@@ -41,7 +41,7 @@ func (s *Store) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	}
 }
 
-// acquire makes one attempt. again says that the claim was gone already.
+// acquire makes one attempt. again says that the claim was already gone.
 func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, again bool, err error) {
 	if err := c.lockCalls(ctx); err != nil {
 		return g, false, err
@@ -75,8 +75,8 @@ func (c *claim) acquire(ctx context.Context, r driver.Request) (g driver.Grant, 
 	return g, false, err
 }
 
-// adopt looks for nodes that an earlier attempt may have left, and makes them the
-// claim's. found is false if there are none, so that the claim has to be made again.
+// adopt searches for nodes of an earlier attempt, and makes them the claim's. found is
+// false if there are none, so that the claim must be made again.
 func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, found bool, err error) {
 	s := c.s
 	if c.pending != nil {
@@ -99,7 +99,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 			return g, false, uncertain(err)
 		}
 	}
-	if nodes != nil && stat.EphemeralOwner != l.id { // no session keeps them alive
+	if nodes != nil && stat.EphemeralOwner != l.id { // no session of this process keeps them alive
 		if _, err := s.remove(ctx, c.parent, nodes); err != nil {
 			return g, false, uncertain(err)
 		}
@@ -120,7 +120,7 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	c.Unlock()
 	s.parents.learn(c.parent, true)
 	ops := c.checks(nil)
-	_, t, _, err := s.multi(ctx, ops) // to have a commit prove that they exist
+	_, t, _, err := s.multi(ctx, ops) // a commit must prove that they exist
 	if err != nil {
 		return g, false, uncertain(err)
 	}
@@ -129,10 +129,9 @@ func (c *claim) adopt(ctx context.Context, r driver.Request) (g driver.Grant, fo
 	return g, true, err
 }
 
-// create makes the nodes of the claim.
 func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, error) {
 	var random [8]byte
-	rand.Read(random[:]) // never fails
+	rand.Read(random[:]) // cannot fail
 	c.Lock()
 	c.guid = c.s.guidPrefix + hex.EncodeToString(random[:])
 	c.ttl = r.TTL
@@ -158,7 +157,6 @@ func (c *claim) create(ctx context.Context, r driver.Request) (driver.Grant, err
 	return c.queue(ctx, r, m.trip, m.children)
 }
 
-// created is the result of a request that makes nodes.
 type created struct {
 	trip     request
 	nodes    []string
@@ -173,12 +171,12 @@ const (
 	container  = zk.FlagContainer
 )
 
-// createNodes sends the transaction that creates the nodes and touches the parent. The answer
-// about the parent holds the token, which is the number of that transaction, and how
-// many children the parent has.
+// createNodes sends the transaction that creates the nodes and touches the parent. The
+// answer about the parent has the token, which is the number of that transaction, and the
+// number of children.
 //
 // A claim with a bound joins only if no other one has touched the parent since it read
-// the queue. So the bound holds however many join at once.
+// the queue. So the bound holds for concurrent claims.
 func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, err error) {
 	s := c.s
 	bounded, tries := r.Queue && r.MaxWaiting > 0, 5
@@ -231,7 +229,7 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 			m.token, m.alone = stat.Mzxid, int(stat.NumChildren) == len(create)
 			return m, nil
 		case err == nil, err == zk.ErrAPIError && !existed:
-			// The client cannot read the answer about a container node, but the
+			// The client cannot parse the answer about a container node, but the
 			// transaction was committed.
 			s.parents.learn(c.parent, existed)
 			return m, c.readBack(ctx, &m, !existed)
@@ -264,8 +262,8 @@ func (c *claim) createNodes(ctx context.Context, r driver.Request) (m created, e
 	return m, unavailable(fmt.Errorf("the node %s is made and deleted all the time", c.parent))
 }
 
-// marks returns what the names of the nodes end with, before the number. The first node
-// exists for as long as the claim does.
+// marks are the ends of the nodes' names, before the number. The first node exists as
+// long as the claim does.
 func (c *claim) marks() []string {
 	switch {
 	case c.weight == driver.Whole:
@@ -304,8 +302,8 @@ func (c *claim) readBack(ctx context.Context, m *created, parentToo bool) error 
 	return nil
 }
 
-// checkParent reads a parent that is not known before its data are emptied: they may be
-// another program's.
+// checkParent reads an unknown parent before its data are emptied: they may be another
+// program's.
 func (c *claim) checkParent(ctx context.Context) (existed bool, err error) {
 	stat, err := c.s.exists(ctx, c.parent)
 	switch {
@@ -321,7 +319,7 @@ func (c *claim) checkParent(ctx context.Context) (existed bool, err error) {
 	return true, nil
 }
 
-// makeRoot makes the nodes that lead to the root.
+// makeRoot makes the nodes on the path of the root.
 func (s *Store) makeRoot(ctx context.Context) error {
 	for i := 1; i <= len(s.root); i++ {
 		if i < len(s.root) && s.root[i] != '/' || i == 1 && s.root == "/" {
@@ -337,7 +335,7 @@ func (s *Store) makeRoot(ctx context.Context) error {
 }
 
 // queue finds the position of a claim whose queue has other contenders: it is granted,
-// waits, or is refused. Its nodes exist; queue deletes them if it is refused.
+// waits, or is refused. Its nodes exist; queue deletes them after a refusal.
 func (c *claim) queue(ctx context.Context, r driver.Request, t request, children []string) (driver.Grant, error) {
 	s := c.s
 	var own *nodeWatch
@@ -370,7 +368,7 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t request, children
 	case v.granted:
 		c.Lock()
 		alive := c.holdLocked(lasting(r.TTL))
-		// Contenders behind it may have seen others before it, and wait until it holds.
+		// Later contenders may have seen others before it, and wait until it holds.
 		tells := alive && c.capacity < driver.Whole && v.at+1 < len(all)
 		c.waited = c.waited || tells
 		c.Unlock()
@@ -388,8 +386,8 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t request, children
 	} else if !r.Queue {
 		no = s.heldError(ctx, c.name.key, c.parent, all, v.at)
 	} else if n := v.at - holders(all); r.MaxWaiting > 0 && n >= r.MaxWaiting {
-		// It could not keep other contenders from joining, which may not be allowed to
-		// touch the parent, or do not do so, as Curator.
+		// It could not keep out contenders that do not touch the parent, such as
+		// Curator's, or may not.
 		no = &driver.QueueFullError{Key: c.name.key, Waiting: n}
 	}
 	if no == nil {
@@ -406,14 +404,14 @@ func (c *claim) queue(ctx context.Context, r driver.Request, t request, children
 	return driver.Grant{}, no
 }
 
-// heldError says which process holds, as far as the nodes tell. all is the queue with
-// its waiters; its first contenders, before of them, are before the caller.
+// heldError describes the holder, as far as the nodes tell. all is the queue; its first
+// before contenders are before the caller.
 func (s *Store) heldError(ctx context.Context, key, parent string, all []*contender, before int) error {
 	n := holders(all)
 	e := &driver.HeldError{Key: key, Waiting: max(0, min(before, len(all))-n)}
 	d, err := s.readFacts(ctx, parent, all[0])
 	if err != nil {
-		return e // the holder may have gone meanwhile: that is not worth an error
+		return e // the holder may be gone: no error
 	}
 	e.Owner, e.Foreign, e.Remaining = d.owner, d.foreign, d.ttl
 	if age, ok := s.clock.since(d.since(d.stat)); ok {
@@ -433,12 +431,12 @@ func (c *claim) checks(ops []any) []any {
 }
 
 // maxLooks bounds how often a request with Request.MaxWaiting reads the queue again,
-// because other contenders have joined since.
+// because other contenders have joined.
 const maxLooks = 20
 
-// checkRoom reads the queue that the claim is about to join, and refuses if the claim would
+// checkRoom reads the queue before the claim joins it, and refuses if the claim would
 // have to wait while most wait already. It returns the version of the parent's data,
-// which every claim of Baton's that joins the queue changes.
+// which every joining claim of Baton's changes.
 func (c *claim) checkRoom(ctx context.Context, most int) (version int32, err error) {
 	s := c.s
 	for synced := false; ; synced = true {
@@ -462,7 +460,7 @@ func (c *claim) checkRoom(ctx context.Context, most int) (version int32, err err
 		if synced {
 			return 0, &driver.QueueFullError{Key: c.name.key, Waiting: waiting}
 		}
-		if err := s.sync(ctx); err != nil { // the server may be behind, and no refusal is to be a stale one
+		if err := s.sync(ctx); err != nil { // a server that lags behind must not cause a refusal
 			return 0, err
 		}
 	}

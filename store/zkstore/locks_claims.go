@@ -12,19 +12,19 @@ import (
 type state uint8
 
 const (
-	fresh   state = iota // it has no nodes, unless they have just been made
+	fresh   state = iota // it has no nodes, or they have just been made
 	unsure               // it may have nodes: a request got no answer
-	waiting              // it has nodes, and other contenders are before it
+	waiting              // it has nodes, behind other contenders
 	held
 	gone // final; it is no longer in Store.claims
 )
 
 // A claim is a claim of this process on one key. Its nodes live as long as the session,
-// so the store has to delete them when the claim ends.
+// so the store must delete them when the claim ends.
 //
-// A call that creates its nodes, or finds out whether there are any, holds callMu, and
-// only such a call ends a claim that is fresh or unsure. The embedded Mutex guards the
-// rest and is taken before Store.mu.
+// A call that creates its nodes, or finds out whether there are any, holds callMu. Only
+// such a call ends a fresh or unsure claim. The embedded Mutex guards the rest and is
+// locked before Store.mu.
 type claim struct {
 	s        *Store
 	name     name
@@ -34,7 +34,7 @@ type claim struct {
 	parent   string
 	callMu   chan struct{} // cap 1
 
-	sync.Mutex // guards what follows
+	sync.Mutex // guards the fields below
 
 	state state
 	ttl   time.Duration // as asked for
@@ -43,11 +43,11 @@ type claim struct {
 	armed time.Time
 
 	guid    string
-	nodes   []string // names; the first is there until the claim ends
-	reader  string   // the name that a downgrade without an answer may have given the second
+	nodes   []string // names; the first exists until the claim ends
+	reader  string   // the name that an unanswered downgrade may have given the second
 	token   int64
 	session int64
-	pending <-chan struct{} // the request that got no answer; closed when the client is done with it
+	pending <-chan struct{} // the unanswered request; closed when the client is done with it
 
 	blocked *blocked           // what the waiter waits for; nil while it works
 	changed chan struct{}      // closed when blocked changes; nil if no call waits for that
@@ -56,13 +56,13 @@ type claim struct {
 	marked  bool               // its node says so
 }
 
-// reserve is the part of a TTL that the store keeps for itself: it starts to delete the
-// nodes when the rest is over, and they are gone when all of it is.
+// reserve is the end of a TTL in which the store deletes the nodes, so that they are gone
+// when the TTL is over.
 func reserve(ttl time.Duration) time.Duration { return min(ttl/8, 250*time.Millisecond) }
 
 func lasting(ttl time.Duration) time.Duration { return ttl - reserve(ttl) }
 
-// claim returns the claim of the request, and makes it if there is none.
+// claim returns the claim of the request, and makes a missing one.
 func (s *Store) claim(r driver.Request) *claim {
 	n := name{r.Key, r.ID}
 	s.mu.Lock()
@@ -84,7 +84,6 @@ func (s *Store) find(cl driver.Claim) *claim {
 	return s.claims[name{cl.Key, cl.ID}]
 }
 
-// lockCalls waits for callMu.
 func (c *claim) lockCalls(ctx context.Context) error {
 	select {
 	case c.callMu <- struct{}{}:
@@ -107,7 +106,6 @@ func (c *claim) is() state {
 	return c.state
 }
 
-// endInLocked makes the claim end d from now.
 func (c *claim) endInLocked(d time.Duration) {
 	now := bootclock.Now()
 	c.end = now.Add(d)
@@ -151,7 +149,6 @@ func (c *claim) due() {
 	c.removeLeft(g)
 }
 
-// expire ends a claim now.
 func (c *claim) expire() <-chan struct{} {
 	c.Lock()
 	g := c.endLocked()
@@ -159,8 +156,8 @@ func (c *claim) expire() <-chan struct{} {
 	return c.removeLeft(g)
 }
 
-// removeLeft deletes what endLocked has left, in the background. The channel is closed when
-// that is done.
+// removeLeft deletes what endLocked has returned, in the background. The channel is
+// closed at the end.
 func (c *claim) removeLeft(g *leftover) <-chan struct{} {
 	c.forget()
 	if g == nil {
@@ -170,7 +167,7 @@ func (c *claim) removeLeft(g *leftover) <-chan struct{} {
 	return c.s.removeLeftover(g)
 }
 
-// endLocked makes the claim gone, and returns what may be left of it on the server.
+// endLocked makes the claim gone, and returns its possible remains on the server.
 func (c *claim) endLocked() *leftover {
 	if c.state == gone {
 		return nil
@@ -201,7 +198,7 @@ func (c *claim) leftoverLocked() *leftover {
 	return g
 }
 
-// forget removes a claim that is gone from the store's map.
+// forget removes a gone claim from the store's map.
 func (c *claim) forget() {
 	s := c.s
 	s.mu.Lock()
@@ -231,7 +228,7 @@ func (c *claim) lose() {
 	}
 }
 
-// loseAll ends all claims of sessions that are not the present one.
+// loseAll ends all claims of earlier sessions.
 func (s *Store) loseAll() {
 	now := s.session.link().id
 	s.mu.Lock()
@@ -271,7 +268,7 @@ func (c *claim) holdLocked(d time.Duration) bool {
 	return true
 }
 
-// unresolved notes that the outcome of a request is not known. pending is closed when the
+// unresolved notes that the outcome of a request is unknown. pending is closed when the
 // request is over.
 func (c *claim) unresolved(pending <-chan struct{}, ttl time.Duration) {
 	c.Lock()
@@ -284,12 +281,12 @@ func (c *claim) unresolved(pending <-chan struct{}, ttl time.Duration) {
 		return
 	}
 	c.state = unsure
-	c.endInLocked(max(ttl, driver.WaiterTTL)) // longer than its caller goes on asking for it
+	c.endInLocked(max(ttl, driver.WaiterTTL)) // longer than its caller repeats the request
 	c.Unlock()
 }
 
-// endLate deletes what a request made for a claim that is gone by now, as no call could
-// renew or release it.
+// endLate deletes the nodes that a request made for a claim that is gone now: no call
+// could renew or release them.
 func (c *claim) endLate() error {
 	c.Lock()
 	g := c.leftoverLocked()
@@ -298,8 +295,8 @@ func (c *claim) endLate() error {
 	return unavailable(errLate)
 }
 
-// grant is the answer about a held claim. sure is what the commit of a request proved
-// about the session: see Session.committed.
+// grant is the answer about a held claim. sure is the session's proven time: see
+// Session.committed.
 func (c *claim) grant(ttl time.Duration, sure time.Duration) driver.Grant {
 	return driver.Grant{Token: c.token, Ticket: c.token, TTL: min(lasting(ttl), sure)}
 }

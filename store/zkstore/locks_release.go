@@ -12,7 +12,7 @@ import (
 )
 
 // Release implements driver.Locks. After an error other than a context error the store
-// goes on trying in the background.
+// continues in the background.
 func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	if err := check.Claim(cl); err != nil {
 		return err
@@ -63,9 +63,9 @@ func (s *Store) Release(ctx context.Context, cl driver.Claim) error {
 	}
 	var farewell []any
 	if was == held && frank {
-		// A waiter that watches this node sees it change before it goes, and knows that
-		// its owner had the lock: so no other contender is before the waiter. If this
-		// claim did not have to wait, the change is not worth its cost.
+		// A waiter that watches this node sees it change before its deletion, and so
+		// knows that its owner had the lock, and that no other contender is before the
+		// waiter. If this claim did not have to wait, the change does not pay.
 		farewell = []any{&zk.SetDataRequest{Path: g.parent + "/" + g.nodes[0], Version: -1}}
 	}
 	nodes, err := g.nodes, error(nil)

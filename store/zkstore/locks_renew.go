@@ -13,12 +13,12 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// manyClaims is how many claims one request renews.
+// manyClaims is the greatest number of claims in one request.
 const manyClaims = 200
 
 // Renew implements driver.Locks. It renews holders by a transaction that fails unless
-// their nodes exist, because only a commit can be trusted, and waiters by one request
-// that makes sure that they have taken in every event.
+// their nodes exist, because only a commit proves that, and waiters by one request after
+// which they have seen every event.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	var ours []*claim
@@ -66,7 +66,7 @@ func (s *Store) renew(ctx context.Context, claims []*claim, ttl time.Duration) [
 	if len(waiters) == 0 {
 		return answers
 	}
-	if !synced { // a commit is told after everything that was committed before
+	if !synced { // a commit is answered after the events of all earlier commits
 		if err := s.sync(ctx); err != nil {
 			for _, i := range waiters {
 				answers[i] = unknown(refused("sync", s.root, err))
@@ -106,7 +106,7 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 		return unknown(unavailable(errors.New("an earlier request has no answer yet"))), holders, waiters
 	case over:
 		if done := c.removeLeft(g); done != nil {
-			select { // so that no caller hears of its end before its nodes are gone
+			select { // so that its nodes are gone before its caller learns of its end
 			case <-done:
 			case <-ctx.Done():
 			}
@@ -123,8 +123,8 @@ func (c *claim) sort(ctx context.Context, i int, holders, waiters []int) (driver
 	return lost, holders, append(waiters, i)
 }
 
-// renewHolders renews holders in one transaction, and in further ones if some of their
-// nodes are gone. It reports whether one was committed.
+// renewHolders renews holders in one transaction, and in more if some of their nodes are
+// gone. It reports whether one was committed.
 func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, ttl time.Duration, answers []driver.Renewal) bool {
 	for len(left) > 0 {
 		var ops []any
@@ -160,7 +160,7 @@ func (s *Store) renewHolders(ctx context.Context, claims []*claim, left []int, t
 			}
 			return false
 		}
-		// The operations behind the one that failed were not tried.
+		// The operations after the failed one were not tried.
 		i := whose[failed]
 		if claims[i].lacks(base(pathOf(ops[failed]))) {
 			claims[i].lose()
@@ -182,8 +182,7 @@ func pathOf(op any) string {
 }
 
 // lacks reports whether the claim has ended because that node of it does not exist. It
-// has not ended if it was downgraded meanwhile, or before by a request that got no
-// answer.
+// has not ended if it was downgraded meanwhile, or earlier by an unanswered request.
 func (c *claim) lacks(node string) bool {
 	c.Lock()
 	defer c.Unlock()
@@ -213,8 +212,8 @@ func (c *claim) confirmed(t request, ttl time.Duration) driver.Renewal {
 	return driver.Renewal{State: driver.Held, Grant: g}
 }
 
-// renewWaiter renews a position. The server has told all that it knew when it was
-// asked; the answer has to wait until the waiter has taken that in.
+// renewWaiter renews a position. The server has sent all earlier events; the answer must
+// wait until the waiter has processed them.
 func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renewal {
 	for {
 		c.Lock()
@@ -254,11 +253,11 @@ func (c *claim) renewWaiter(ctx context.Context, ttl time.Duration) driver.Renew
 	return driver.Renewal{State: driver.Waiting, Grant: c.waitingGrant()}
 }
 
-// unwritten is the version of a node's data before the first change. A node is
-// marked on that condition, so that marking does not undo a Rename, which marks it, too.
+// unwritten is the version of a node's data before the first change. Marking requires it,
+// so that it does not undo a Rename, which marks the node, too.
 const unwritten = 0
 
-// mark makes the claim's node say that it holds.
+// mark marks the claim's node as held.
 func (c *claim) mark(ctx context.Context) {
 	c.Lock()
 	path, data := c.parent+"/"+c.nodes[0], c.data(true)
@@ -269,7 +268,7 @@ func (c *claim) mark(ctx context.Context) {
 	}
 }
 
-// isMarked notes that the claim's node says that it holds.
+// isMarked notes that the claim's node is marked.
 func (c *claim) isMarked() {
 	c.Lock()
 	defer c.Unlock()

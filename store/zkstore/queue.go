@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// readQueue reads a queue. Near the end of the numbers it asks for the czxid of each
+// readQueue reads a queue. Near the end of the numbers it reads the czxid of each
 // contender.
 func (s *Store) readQueue(ctx context.Context, parent string) (all []*contender, children []string, err error) {
 	children, _, err = s.children(ctx, parent)
@@ -31,7 +31,7 @@ func (s *Store) ordered(ctx context.Context, parent string, children []string) (
 		for _, c := range all {
 			stat, err := s.exists(ctx, parent+"/"+c.lock)
 			if err == zk.ErrNoNode {
-				continue // it went meanwhile
+				continue // it was deleted meanwhile
 			} else if err != nil {
 				return nil, err
 			}
@@ -44,17 +44,17 @@ func (s *Store) ordered(ctx context.Context, parent string, children []string) (
 	return all, nil
 }
 
-// The queue of a key is the list of its node's children. Their names say what a request
-// asks for, so that a listing tells everything. An exclusive request has two nodes,
-// made and deleted together, because Curator's two recipes look at different names:
+// The queue of a key is the list of its node's children. Their names contain the
+// requests, so a listing suffices. An exclusive request has two nodes, made and deleted
+// together, because Curator's two recipes look at different names:
 //
 //	_c_GUID-lock-0000000007      Curator's mutex
 //	_c_GUID-__WRIT__0000000008   Curator's read-write lock
 //	_c_GUID-__READ__0000000009   a reader
 //	_c_GUID-perm.2.10-0000000010 2 of 10 permits
 //
-// A writer that became a reader keeps the first node and replaces the second by
-// __READ__ with the same number, so that it keeps its position.
+// A writer that became a reader keeps the first node and replaces the second by __READ__
+// with the same number, so that it keeps its position.
 const (
 	markLock  = "lock-"
 	markWrite = "__WRIT__"
@@ -66,13 +66,13 @@ const (
 	markKazooRead = "__rlock__"
 )
 
-// A contender is one request in a queue: of this process, of another one, or of a program
-// that is not Baton.
+// A contender is one request in a queue: of this process, of another one, or of another
+// program.
 type contender struct {
 	id               string   // the part of the name before the mark
 	nodes            []string // names; two for an exclusive request
-	lock             string   // the node that goes when the request ends
-	write            string   // the node that goes when readers may pass
+	lock             string   // the node that is deleted when the request ends
+	write            string   // the node that is deleted when readers may pass
 	weight, capacity int64
 	seq              int32
 	zxid             int64 // 0 unless it was read
@@ -80,8 +80,8 @@ type contender struct {
 
 func (c *contender) exclusive() bool { return c.weight == driver.Whole }
 
-// factsNode is the node that says since when the contender holds. For an exclusive request
-// it is the second: the first one changes only when the lock is released.
+// factsNode is the node that says since when the contender holds. For an exclusive
+// request it is the second: the first one changes only when the lock is released.
 func (c *contender) factsNode() string {
 	if c.exclusive() {
 		return c.write
@@ -89,19 +89,18 @@ func (c *contender) factsNode() string {
 	return c.lock
 }
 
-// ours reports whether Baton made the nodes. The id of Curator's nodes has dashes.
+// ours reports whether Baton made the nodes. In Curator's names the id has dashes.
 func ours(id string) bool {
 	return len(id) == len("_c_")+32 && strings.HasPrefix(id, "_c_") && !strings.Contains(id, "-")
 }
 
-// A child is a parsed name.
 type child struct {
 	id, mark         string // id is the part before the mark
 	weight, capacity int64
 	seq              int32
 }
 
-// parse reads a child's name. ok is false if it is not a contender's.
+// parse parses a child's name. ok is false if it is not a contender's.
 func parse(name string) (c child, ok bool) {
 	for _, mark := range []string{markLock, markWrite, markRead, markKazoo, markKazooRead} {
 		i := strings.LastIndex(name, mark)
@@ -132,7 +131,7 @@ func parse(name string) (c child, ok bool) {
 	return c, ok && err1 == nil && err2 == nil && c.weight > 0 && c.weight <= c.capacity && c.capacity <= check.MaxPermits
 }
 
-// number reads the number that a server appends: ten digits, or eleven characters if it
+// number parses the number that a server appends: ten digits, or eleven characters if it
 // is negative.
 func number(s string) (int32, bool) {
 	if len(s) < 10 || len(s) > 11 || s[0] == '+' || len(s) == 11 && s[0] != '-' {
@@ -142,7 +141,7 @@ func number(s string) (int32, bool) {
 	return int32(n), err == nil
 }
 
-// queueOf returns the contenders of a listing, in no order.
+// queueOf returns the contenders of a listing, unordered.
 func queueOf(children []string) []*contender {
 	byID := make(map[string]*contender, len(children))
 	all := make([]*contender, 0, len(children))
@@ -172,8 +171,8 @@ func queueOf(children []string) []*contender {
 	return all
 }
 
-// nearOverflow reports whether the sequence numbers are so near their end that only czxids tell
-// the order: the server then gives out the last number again and again.
+// nearOverflow reports whether the sequence numbers are so near their end that only
+// czxids show the order: at the end the server repeats the last number.
 func nearOverflow(all []*contender) bool {
 	const end = 1<<31 - 1<<20
 	for _, c := range all {
@@ -189,12 +188,12 @@ func order(all []*contender) {
 		if d := cmp.Compare(a.zxid, b.zxid); d != 0 {
 			return d
 		}
-		return cmp.Compare(uint32(a.seq), uint32(b.seq)) // past the last positive number the negative ones follow
+		return cmp.Compare(uint32(a.seq), uint32(b.seq)) // the negative numbers follow the last positive one
 	})
 }
 
-// fits reports whether c can hold together with the contenders before it, if all of
-// them hold.
+// fits reports whether c can hold together with the contenders before it, if all of them
+// hold.
 func fits(earlier []*contender, c *contender) bool {
 	sum := c.weight
 	for _, e := range earlier {
@@ -208,8 +207,8 @@ func fits(earlier []*contender, c *contender) bool {
 	return true
 }
 
-// holders returns how many contenders at the head of an ordered queue hold. No
-// contender overtakes, so they are the longest prefix that fits together.
+// holders returns how many contenders at the head of an ordered queue hold. No contender
+// overtakes, so they are the longest prefix that fits together.
 func holders(all []*contender) int {
 	used := int64(0)
 	for i, c := range all {
@@ -220,39 +219,39 @@ func holders(all []*contender) int {
 	return len(all)
 }
 
-// verdict is what an ordered queue means for one of its contenders.
+// verdict is the meaning of an ordered queue for one of its contenders.
 type verdict struct {
 	missing bool
 	granted bool
 	at      int // its index in the queue
 
-	// gone are the nodes that must all go before it is granted, nearest first: their
-	// owners can never hold together with it.
+	// gone are the nodes that must all be deleted before it is granted, nearest first:
+	// their owners can never hold together with it.
 	gone []string
 
 	// tellsRelease says that the nearest of them belongs to an exclusive request of
-	// Baton's. Such a node changes when its owner, having waited, releases the lock; it
-	// does not change when its owner gives up waiting. A reader's node also changes when
-	// it is renewed.
+	// Baton's. Such a node changes when its owner, after waiting, releases the lock; it
+	// does not change when its owner stops waiting. A reader's node also changes when it
+	// is renewed.
 	tellsRelease bool
 
 	// any is set if gone is empty. The contender then waits for permits: until one of
-	// these nodes goes or changes.
+	// these nodes changes or is deleted.
 	any []string
 
-	// next says that any is one node, and that the contender waits until that says that
-	// it holds.
+	// next says that any is one node, and that the contender waits until that is marked
+	// as held.
 	next bool
 }
 
-// nearestWent notes that the nearest of the nodes in gone went. It reports whether the
-// queue has to be read: one listing replaces a request for each of several nodes.
+// nearestWent notes that the nearest node of gone was deleted. It reports whether the
+// queue must be read: one listing replaces a request for each of several nodes.
 func (v *verdict) nearestWent() (several bool) {
 	v.gone, v.tellsRelease = v.gone[1:], false
 	return len(v.gone) > 1
 }
 
-// judge says what the queue means for the contender with that id.
+// judge returns the verdict for the contender with that id.
 func judge(all []*contender, id string) (v verdict) {
 	v.at = slices.IndexFunc(all, func(c *contender) bool { return c.id == id })
 	if v.at < 0 {
@@ -269,7 +268,7 @@ func judge(all []*contender, id string) (v verdict) {
 		case e.capacity == me.capacity && !e.exclusive() && !me.exclusive():
 			// They may hold together.
 		case shared:
-			v.gone = append(v.gone, e.write) // a reader waits only for the node that goes when a writer becomes a reader
+			v.gone = append(v.gone, e.write) // a reader waits only for the node that is deleted when a writer becomes a reader
 		default:
 			if v.gone == nil {
 				v.tellsRelease = e.exclusive() && len(e.nodes) == 2 && ours(e.id)
@@ -280,9 +279,9 @@ func judge(all []*contender, id string) (v verdict) {
 	if v.gone != nil {
 		return v
 	}
-	// Only permits of the same capacity are left. The contender behind the last holder
-	// looks at all holders. Every other one waits until the contender before it has got
-	// its permits, which that writes into its node, or gives up.
+	// Only permits of the same capacity are left. The contender after the last holder
+	// watches all holders. Every other one waits until the contender before it has its
+	// permits, which is written in that one's node, or gives up.
 	if holders(all) == v.at {
 		for _, e := range earlier {
 			v.any = append(v.any, e.lock)

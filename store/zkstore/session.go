@@ -17,9 +17,9 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A Session follows the session of a connection: its number, the time-out that the
-// server granted, and how long it can be trusted. The client tells none of this
-// afterwards, so a Session has to be there from the beginning:
+// A Session follows the session of a connection: its number, the timeout that the server
+// granted, and how long the session can be relied on. The client does not provide these
+// later, so the Session must exist before the connection:
 //
 //	var session zkstore.Session
 //	conn, _, err := zk.Connect(servers, 30*time.Second, session.Option())
@@ -27,10 +27,10 @@ import (
 //
 // It belongs to one connection for good. Set the fields before Option.
 type Session struct {
-	// Dial connects to a server. It defaults to net.DialTimeout.
+	// Dial connects to a server. Defaults to net.DialTimeout.
 	Dial zk.Dialer
 
-	// Events is called as zk.WithEventCallback says. It must not block.
+	// Events is the callback of zk.WithEventCallback. It must not block.
 	Events func(zk.Event)
 
 	now       atomic.Pointer[link]
@@ -43,33 +43,33 @@ type Session struct {
 
 	mu       sync.Mutex
 	answered connected    // the last connect answer
-	marks    [8]time.Time // when some of the answered requests were sent, the newest at newest
+	marks    [8]time.Time // the sending times of some answered requests, the newest at newest
 	newest   int
 
-	provenID    int64 // the session that lives until provenUntil at least
+	provenID    int64 // the session that lives at least until provenUntil
 	provenUntil time.Time
 }
 
-// A link is the state of a session while that does not change.
+// A link is the unchanging state of a session at a time.
 type link struct {
-	id      int64 // 0: there is none
+	id      int64 // 0: none
 	timeout time.Duration
 	up      bool      // requests are answered
 	epoch   int       // incremented by every connection
 	since   time.Time // when its connection was begun
-	lost    time.Time // when the connection before was lost, while it is not up
-	outages int       // connections that came after an outage
+	lost    time.Time // when the last connection was lost, while there is none
+	outages int       // connections after an outage
 	next    chan struct{}
 }
 
-// connected is what a connect answer says.
+// connected is the content of a connect answer.
 type connected struct {
 	id      int64
 	timeout time.Duration
 	dialled time.Time
 }
 
-// Option returns the option for zk.Connect that makes the session known. It replaces
+// Option returns the option for zk.Connect that connects the Session. It replaces
 // zk.WithDialer and zk.WithEventCallback.
 func (s *Session) Option() func(*zk.Conn) {
 	dialer, events := zk.WithDialer(s.dial), zk.WithEventCallback(s.event)
@@ -82,8 +82,7 @@ func (s *Session) Option() func(*zk.Conn) {
 
 func (s *Session) link() *link { return s.now.Load() }
 
-// event is called by the client's own loop, before that sends anything in the new
-// state.
+// event is called by the client's own loop, before that sends in the new state.
 func (s *Session) event(e zk.Event) {
 	if e.Type == zk.EventSession {
 		old := s.now.Load()
@@ -121,17 +120,17 @@ func (s *Session) event(e zk.Event) {
 	}
 }
 
-// Trust. A session ends when its leader has not heard of it for its time-out. The
-// leader hears of it later than the client gets its answers: a follower tells it only
-// at every half tick which sessions were active. If the follower dies just before, the
-// session counts from activity that is half a tick older. A session lasts for two ticks
-// at least, so half a tick is a quarter of it at most.
+// How long a session is certain to live. A session ends when its leader has not heard of
+// it for its timeout. The leader hears of it later than the client gets its answers: a
+// follower reports active sessions only at every half tick. If the follower dies just
+// before, the session counts from an activity half a tick earlier. A session lasts for at
+// least two ticks, so half a tick is at most a quarter of it.
 
-// grain is the resolution in which activity is noted: one request in each sixteenth of
-// a session's time-out, and at least one in an eighth more (see Store.keepAlive).
+// grain is the resolution of noted activity: one request in each sixteenth of a session's
+// timeout, and at least one in an eighth more (see Store.keepAlive).
 const grain = 16
 
-// active notes that a request that was sent at sent was answered.
+// active notes that a request sent at sent was answered.
 func (s *Session) active(l *link, sent time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,21 +140,21 @@ func (s *Session) active(l *link, sent time.Time) {
 	}
 }
 
-// idle is how long ago the newest noted request was sent.
+// idle is the age of the newest noted request.
 func (s *Session) idle(now time.Time) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return now.Sub(s.marks[s.newest])
 }
 
-// committed notes a request that was committed and answered on l, and returns how long the
-// session certainly lives, counted from when the request was sent. It is half of the
-// time-out, or less after a silence, zero at worst.
+// committed notes a request that was committed and answered on l, and returns how long
+// the session certainly lives, counted from the sending. It is half of the timeout, or
+// less after a silence, at worst zero.
 //
-// Only commits count: a follower that was cut off from the others goes on answering
+// Only commits count: a follower that was cut off from the others continues to answer
 // reads when the others have ended its sessions.
 func (s *Session) committed(l *link, sent time.Time) (sure time.Duration) {
-	known := l.since // a server that accepts a connection tells its leader of the session
+	known := l.since // a server that accepts a connection reports the session to its leader
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, m := range s.marks {
@@ -181,7 +180,7 @@ func (s *Session) provenLeft(id int64) time.Duration {
 	return max(0, s.provenUntil.Sub(bootclock.Now()))
 }
 
-// dial connects, and reads along the server's first answer.
+// dial connects, and parses the server's first answer.
 func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	if id := s.link().id; id != 0 && id == s.expiredID.Load() {
 		return expired(), nil
@@ -196,9 +195,9 @@ func (s *Session) dial(network, address string, timeout time.Duration) (net.Conn
 	return t, nil
 }
 
-// hosts gives out the servers in one random order. After a connection was lost it tries
-// each server once without a pause, the last one too: the client's own provider pauses
-// for a second before it tries the last one again, and a session may be over by then.
+// hosts returns the servers in one random order. After the loss of a connection it tries
+// each server once without a pause, even the last one: the client's own provider pauses
+// for a second before that, and a session may end by then.
 type hosts struct {
 	mu      sync.Mutex
 	servers []string
@@ -230,7 +229,7 @@ func (h *hosts) Next() (server string, pause bool) {
 	return h.servers[h.at], pause
 }
 
-// skipCurrent makes the next server the first to try, as the last one is silent.
+// skipCurrent skips the silent server at the next try.
 func (h *hosts) skipCurrent() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -245,21 +244,21 @@ func (h *hosts) Connected() {
 
 var silent = log.New(io.Discard, "", 0)
 
-// Servers may be restored: a backup or a lost disk brings back a state older than what
-// this process has seen. That may have two effects.
+// Servers may be restored: a backup or a lost disk brings back an older state than this
+// process has seen. That may have two effects.
 //
-// A server hangs up, without a word, on a client that has seen a later transaction than
-// its last one. The client would try again with the same number for ever, so the store
-// declares its session over: when the session has had no answer for its whole time-out,
-// so that it is over by any leader's clock, and the server that has just hung up does
-// serve a client that has seen nothing.
+// A server hangs up, without an answer, on a client that has seen a later transaction
+// than its last one. The client would try again with the same number for ever, so the
+// store declares its session over. It does so when the session has had no answer for its
+// whole timeout, so that it is over by any leader's clock, and when the server that has
+// just hung up serves a new client.
 //
-// Or the numbers of a new leader are higher, and the session goes on, if the state
-// knows it. It may then have nodes that this process had deleted. They would stay for
-// as long as it lives, so removeLeftovers looks for them after an outage.
+// Or the numbers of a new leader are higher, and the session continues if the restored
+// state has it. The session may then have nodes that this process had deleted. They would
+// stay for as long as it lives, so removeLeftovers looks for them after an outage.
 
-// hungUp is called when a server ended a connection instead of answering the connect
-// request. A follower that lags behind does that, too, and a server without a leader.
+// hungUp is called when a server ends a connection instead of answering the connect
+// request. So does a follower that lags behind, and a server without a leader.
 func (s *Session) hungUp(network, address string) {
 	l := s.link()
 	if l.id == 0 {
@@ -277,14 +276,14 @@ func (s *Session) hungUp(network, address string) {
 }
 
 // A connect request, and the beginning of its answer: length, protocol, the last
-// transaction seen or nothing, time-out in ms, session, password of 16 bytes.
+// transaction seen or 0, timeout in ms, session, password of 16 bytes.
 const (
 	connectRequest = 4 + 4 + 8 + 4 + 8 + 4 + 16
 	connectAnswer  = 4 + 4 + 4 + 8 + 4 + 16
 )
 
-// serves reports whether a server answers a client that has seen nothing. It asks for a
-// session that cannot exist, so that the server makes none.
+// serves reports whether a server serves a new client. It asks for a session that cannot
+// exist, so that the server makes none.
 func (s *Session) serves(network, address string) bool {
 	const within = time.Second
 	c, err := s.connect(network, address, within)
@@ -308,7 +307,6 @@ func (s *Session) serves(network, address string) bool {
 	return err == nil
 }
 
-// connect opens a connection by Dial, if that is set.
 func (s *Session) connect(network, address string, within time.Duration) (net.Conn, error) {
 	if s.Dial != nil {
 		return s.Dial(network, address, within)
@@ -316,8 +314,8 @@ func (s *Session) connect(network, address string, within time.Duration) (net.Co
 	return net.DialTimeout(network, address, within)
 }
 
-// expired is a connection to a server that knows no session: it makes the client forget
-// its own, and all that it has seen.
+// expired is a connection to a server without sessions: it makes the client forget its
+// session and the last transaction seen.
 func expired() net.Conn {
 	client, server := net.Pipe()
 	go func() {
@@ -337,7 +335,7 @@ func expired() net.Conn {
 	return client
 }
 
-// isHungUp reports whether the server caused the error, rather than a time-out or a
+// isHungUp reports whether the server ended the connection, rather than a timeout or a
 // Close of this process.
 func isHungUp(err error) bool {
 	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, net.ErrClosed)

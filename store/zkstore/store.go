@@ -23,26 +23,26 @@ import (
 	"github.com/batonhq/baton/internal/workers"
 )
 
-// Server says where ZooKeeper is, for Open.
+// Server is the address of ZooKeeper, for Open.
 type Server struct {
-	// Addrs are host:port each; more than one for an ensemble.
+	// Addrs are host:port pairs; several for an ensemble.
 	Addrs []string
 
-	// Session is the session's time-out to ask for. The server may grant another one:
-	// by default 2 to 20 of its ticks. Half of what it grants is the longest TTL, and a
-	// process that died keeps its locks for all of it. Defaults to DefaultSession.
+	// Session is the session timeout to ask for. The server may grant another one: by
+	// default between 2 and 20 of its ticks. The longest TTL is half of the granted one,
+	// and a dead process keeps its locks for all of it. Defaults to DefaultSession.
 	Session time.Duration
 
-	// User and Password are those of ZooKeeper's digest scheme. With a User and without
-	// a Config.ACL, only that user may use the nodes.
+	// User and Password are for ZooKeeper's digest scheme. With a User and without a
+	// Config.ACL, only that user may use the nodes.
 	User, Password string
 
-	// TLS, if not nil, encrypts the connections.
+	// TLS encrypts the connections. Defaults to plain TCP.
 	TLS *tls.Config
 }
 
-// Open connects to ZooKeeper and returns a store that owns the connection. It waits
-// until there is a session, or ctx ends.
+// Open connects to ZooKeeper and returns a store whose Close closes the connection. It
+// waits until there is a session, or ctx ends.
 func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	if len(at.Addrs) == 0 {
 		return nil, errors.New("zkstore: no servers")
@@ -83,8 +83,8 @@ func Open(ctx context.Context, at Server, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// authenticate gives the user's name and password to the client, which repeats them
-// first on every connection.
+// authenticate passes the user's name and password to the client, which sends them first
+// on every connection.
 func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credentials string) error {
 	if _, err := session.await(ctx); err != nil {
 		return err
@@ -101,26 +101,26 @@ func authenticate(ctx context.Context, session *Session, conn *zk.Conn, credenti
 	return nil
 }
 
-// DefaultSession is the session time-out that Open asks for. Half of it is the
-// longest TTL, and a default server grants at most 40 s.
+// DefaultSession is the session timeout that Open asks for. The longest TTL is half of
+// it. A server with default settings grants at most 40 s.
 const DefaultSession = 30 * time.Second
 
 const minTTL = 100 * time.Millisecond
 
-// Config says how a store works. The zero value is fine.
+// Config says how a store works. The zero Config is ready to use.
 type Config struct {
-	// Root is the path below which each key is one node. The store makes it when it
-	// first needs it. Defaults to "/".
+	// Root is the path below which each key is one node. The store makes it at its first
+	// use. Defaults to "/".
 	Root string
 
-	// ACL is given to every node that the store makes. By default every client may do
-	// anything.
+	// ACL is the access list of every node that the store makes. By default every client
+	// may do anything.
 	ACL []zk.ACL
 }
 
-// Store keeps locks and records in ZooKeeper. It implements driver.Store,
-// driver.Watcher, driver.Downgrader, driver.Renamer, driver.Inspector, driver.Examiner
-// and driver.Records, and is safe for concurrent use.
+// Store keeps locks (driver.Store, driver.Watcher, driver.Inspector, driver.Downgrader,
+// driver.Renamer, driver.Examiner) and records (driver.Records, driver.RecordLister) in
+// ZooKeeper. All methods are safe for concurrent use.
 type Store struct {
 	records
 
@@ -129,41 +129,40 @@ type Store struct {
 	root             string
 	acl              []zk.ACL
 	owned            bool          // Open made the connection, so finish closes it
-	asked            time.Duration // the session's time-out that was asked for, if that is known
-	guidPrefix       string        // what the names of all nodes of this store begin with
-	mayHaveLeftovers atomic.Bool   // nodes of no claim may be left
+	asked            time.Duration // the requested session timeout, if known
+	guidPrefix       string        // the beginning of all names of this store's nodes
+	mayHaveLeftovers atomic.Bool   // there may be nodes without a claim
 	maxTTL           time.Duration
 
-	// How long a claim lasts whose caller does not renew it: a waiter, and a claim that
-	// was granted since.
+	// How long a claim lasts without its caller's renewal: of a waiter, and of a claim
+	// that was granted since.
 	waiterTTL, claimTTL time.Duration
 
 	closed            atomic.Bool
 	workers           *workers.Pool
-	life              context.Context // ends when nothing is left to do after Close
+	life              context.Context // ends when the work after Close is done
 	end               context.CancelFunc
 	parents           parents
 	batch             *batch.Batcher[*item]
 	clock             serverClock
-	withoutContainers atomic.Bool // the servers do not know container nodes
+	withoutContainers atomic.Bool // the servers have no container nodes
 
 	recordClock recordClock
 	sweeping    atomic.Bool   // records
-	deadFor     time.Duration // deadFor; tests shorten it
+	deadFor     time.Duration // the constant; shorter in tests
 
 	mu        sync.Mutex
 	claims    map[name]*claim
 	hints     map[name][]*hint
 	nodes     map[string]*nodeWatch  // by path
-	leftovers map[*leftover]struct{} // nodes to be deleted
+	leftovers map[*leftover]struct{} // with nodes to delete
 }
 
-// name identifies a claim.
 type name struct{ key, id string }
 
-// New returns a store on the caller's connection, which it never closes. session must
-// have been given to zk.Connect by its Option. New waits until there is a session, or
-// ctx ends.
+// New returns a store over the caller's connection, which it never closes. The Option of
+// session must have been passed to zk.Connect. New waits until there is a session, or ctx
+// ends.
 func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Store, error) {
 	if session == nil || session.link() == nil {
 		return nil, errors.New("zkstore: the Session does not know the connection: pass its Option to zk.Connect")
@@ -179,7 +178,7 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	}
 	s.records = kept.NewRecords(kept.Texts{Swap: s.swapText, List: s.listTexts})
 	var random [8]byte
-	rand.Read(random[:]) // never fails
+	rand.Read(random[:]) // cannot fail
 	s.guidPrefix = "_c_" + hex.EncodeToString(random[:])
 	if s.acl == nil {
 		s.acl = zk.WorldACL(zk.PermAll)
@@ -196,7 +195,6 @@ func New(ctx context.Context, conn *zk.Conn, session *Session, cfg Config) (*Sto
 	return s, nil
 }
 
-// await waits until there is a session.
 func (s *Session) await(ctx context.Context) (*link, error) {
 	for {
 		l := s.link()
@@ -211,10 +209,10 @@ func (s *Session) await(ctx context.Context) (*link, error) {
 	}
 }
 
-// Traits implements driver.Locks. The longest TTL is half of the session's time-out, as
-// the servers granted it last: another server, or one with new settings, may grant less
-// than the one before. TTLs that were accepted before still are, but a grant then lasts
-// no longer than that.
+// Traits implements driver.Locks. The longest TTL is half of the last granted session
+// timeout: another server, or one with new settings, may grant less than before. TTLs
+// that were accepted before are still accepted, but a grant then lasts no longer than
+// that.
 func (s *Store) Traits() driver.Traits {
 	t := s.accepted()
 	if s.session != nil { // New made the store
@@ -223,8 +221,8 @@ func (s *Store) Traits() driver.Traits {
 	return t
 }
 
-// accepted are the traits by which requests are checked: those of the start, as a TTL
-// does not change while a program runs.
+// accepted are the traits by which requests are checked: those of the start, because a
+// program's TTL does not change while it runs.
 func (s *Store) accepted() driver.Traits {
 	longest := s.maxTTL
 	if longest == 0 {
@@ -238,8 +236,8 @@ func (s *Store) accepted() driver.Traits {
 }
 
 // Close implements driver.Store. A connection that Open made is closed when the last
-// claim of this store has ended, because its session keeps them: they last for their
-// TTL, as holders may go on trusting them.
+// claim of this store has ended, because the session keeps the claims: they last for
+// their TTL, on which holders may rely.
 func (s *Store) Close() error {
 	if s.closed.Swap(true) {
 		return nil
@@ -263,10 +261,9 @@ func (s *Store) finish() {
 	}
 }
 
-// keepAlive sends the server a request often enough that the session may be trusted
-// (see Session.committed), and ends the claims of a session that was replaced. After a
-// while without a connection, or when nodes may have been left, it runs
-// removeLeftovers.
+// keepAlive sends requests often enough that the session can be relied on (see
+// Session.committed), and ends the claims of replaced sessions. After a while without a
+// connection, or when there may be nodes without a claim, it runs removeLeftovers.
 func (s *Store) keepAlive() {
 	l := s.session.link()
 	for {
@@ -307,11 +304,11 @@ func (s *Store) keepAlive() {
 	}
 }
 
-// parents remembers which parents exist, the latest few thousand.
+// parents has the latest few thousand existing parents.
 type parents struct {
 	mu         sync.Mutex
 	young, old map[string]struct{}
-	guessOld   bool // the last path that was not known existed
+	guessOld   bool // the last unknown path existed
 }
 
 const manyParents = 4096
@@ -336,7 +333,7 @@ func (p *parents) addLocked(path string) {
 	p.young[path] = struct{}{}
 }
 
-// learn notes that path exists, and whether it existed before this process asked for
+// learn notes that path exists. existed says that it did before this process asked for
 // it.
 func (p *parents) learn(path string, existed bool) {
 	p.mu.Lock()
@@ -352,7 +349,6 @@ func (p *parents) forget(path string) {
 	delete(p.old, path)
 }
 
-// all returns the paths that are remembered.
 func (p *parents) all() (paths []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A key is one node below the root. A key's name in ZooKeeper has %XX for what
-// ZooKeeper cannot carry: the slash, which would make the lock "a/0" a child of the
-// lock "a"; the percent sign itself; the names ".", ".." and "zookeeper"; and all
-// characters from U+D800 on in UTF-16, some of which servers refuse.
+// A key is one node below the root. The node's name has %XX for what ZooKeeper cannot
+// have: the slash, which would make the lock "a/0" a child of the lock "a"; the percent
+// sign itself; the names ".", ".." and "zookeeper"; and all characters from U+D800 on in
+// UTF-16, some of which servers refuse.
 
 const digits = "0123456789ABCDEF"
 
@@ -54,8 +54,7 @@ func percent(s string) string {
 	return string(b)
 }
 
-// unescape returns the key of a node's name. ok is false if escape never
-// makes that name.
+// unescape is the inverse of escape. ok is false for a name that escape never makes.
 func unescape(name string) (key string, ok bool) {
 	key = name
 	if strings.Contains(name, "%") {
@@ -80,7 +79,7 @@ func unescape(name string) (key string, ok bool) {
 	return key, check.Key(key) == nil && escape(key) == name
 }
 
-// CheckRoot returns the path of a root in its plain form, or why it is not valid: "/"
+// CheckRoot returns the normalised path of a root, or the reason why it is invalid: "/"
 // for all of ZooKeeper, or names between single slashes.
 func CheckRoot(root string) (string, error) {
 	root = "/" + strings.Trim(root, "/")
@@ -123,8 +122,8 @@ func (s *Store) parent(key string) string {
 //	baton/1 held ttl=15s host:4711
 //	baton/1 held ttl=15s,since=1764068400000 host:4711
 //
-// The second is written when a claim was granted after waiting. The third, which a
-// Rename makes of it, says when that was, in milliseconds since 1970.
+// The second is for a claim that was granted after waiting. The third, which Rename makes
+// of it, has the time of that, in milliseconds since 1970.
 
 const dataPrefix, atPrefix = "baton/1 ", ",since="
 
@@ -132,13 +131,13 @@ func (c *claim) data(marked bool) []byte {
 	return facts{owner: c.owner, ttl: c.ttl, marked: marked}.data()
 }
 
-// facts are what a node's data tell.
+// facts are the content of a node's data.
 type facts struct {
 	foreign bool
 	owner   string
-	ttl     time.Duration // 0 if not known
+	ttl     time.Duration // 0 if unknown
 	marked  bool
-	at      int64 // when it was marked, by the server's clock; 0 if the node tells
+	at      int64 // when it was marked, by the server's clock; 0 if the node's own time tells
 }
 
 func (f facts) data() []byte {
@@ -171,14 +170,14 @@ func readData(data []byte) facts {
 	text, f.marked = strings.CutPrefix(text, "held ")
 	ttl, owner, _ := strings.Cut(strings.TrimPrefix(text, "ttl="), " ")
 	ttl, at, _ := strings.Cut(ttl, atPrefix)
-	f.ttl, _ = time.ParseDuration(ttl) // it is only shown
+	f.ttl, _ = time.ParseDuration(ttl) // only for people
 	f.at, _ = strconv.ParseInt(at, 10, 64)
 	f.owner = owner
 	return f
 }
 
-// since is when the contender got the lock, by the server's clock. For a claim that has
-// just got it after waiting it is when it joined the queue.
+// since is when the contender got the lock, by the server's clock; for a claim that has
+// just got it after waiting, when it joined the queue.
 func (f facts) since(stat *zk.Stat) int64 {
 	switch {
 	case f.marked && f.at > 0:
@@ -189,7 +188,7 @@ func (f facts) since(stat *zk.Stat) int64 {
 	return stat.Ctime
 }
 
-// serverClock knows roughly what time it is on the server, to show to people.
+// serverClock estimates the time on the server, for people.
 type serverClock struct {
 	mu   sync.Mutex
 	said int64 // ms since 1970
@@ -202,7 +201,7 @@ func (c *serverClock) set(ms int64) {
 	c.said, c.at = ms, bootclock.Now()
 }
 
-// since is the age of an event of that time, if that is known.
+// since is the age of an event at that time, if known.
 func (c *serverClock) since(ms int64) (time.Duration, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

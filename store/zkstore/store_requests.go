@@ -15,7 +15,6 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// A request is one request to the server.
 type request struct {
 	link   *link
 	sent   time.Time
@@ -23,17 +22,15 @@ type request struct {
 	proven time.Duration   // see Session.committed
 }
 
-// send makes one request of the client, which knows no contexts, on a separate
-// goroutine. If ctx ends first the request goes on without its caller; request.done tells
-// when it is over.
+// send makes one request of the client, which has no contexts, on another goroutine. If
+// ctx ends first the request continues without its caller, until request.done.
 //
-// A request is refused while there is no session: the client would keep it in a queue
-// and send it in the next session. A session may still end between this check and the
-// request, so an answer counts only if the session is the one that the request was
-// meant for.
+// A request is refused while there is no session: the client would queue it and send it
+// in the next session. A session may still end between this check and the request, so an
+// answer counts only if it came in the intended session.
 //
-// write says that the request changes something, so that an outcome that is not known
-// is driver.ErrUnknown. Errors of the server are returned as they are.
+// write says that the request changes something, so that an unknown outcome is
+// driver.ErrUnknown. Errors of the server are returned as they are.
 func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T, error)) (v T, t request, err error) {
 	var none T
 	if err := ctx.Err(); err != nil {
@@ -65,8 +62,7 @@ func send[T any](ctx context.Context, s *Store, write bool, do func(*zk.Conn) (T
 	return got, t, err
 }
 
-// outcome turns the result of a request that the client is done with into an error of
-// the store.
+// outcome makes an error of the store out of the client's result.
 func (s *Store) outcome(t request, write bool, err error) error {
 	if s.session.link().id != t.link.id {
 		err = errors.Join(errReplaced, err)
@@ -81,8 +77,7 @@ func (s *Store) outcome(t request, write bool, err error) error {
 	return fmt.Errorf("zookeeper: %w: %w", driver.ErrUnknown, err)
 }
 
-// multi sends a transaction. failed is the index of the operation that was refused, or
-// -1.
+// multi sends a transaction. failed is the index of the refused operation, or -1.
 func (s *Store) multi(ctx context.Context, ops []any) (r []zk.MultiResponse, t request, failed int, err error) {
 	r, t, err = send(ctx, s, true, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
 	if err == nil || err == zk.ErrAPIError {
@@ -127,17 +122,17 @@ func (s *Store) get(ctx context.Context, path string) (nodeData, error) {
 	return v, err
 }
 
-// sync returns when the server of this session knows everything that was committed
-// before, and has sent all watch events about it to this process.
+// sync returns when the server of this session has everything that was committed before,
+// and has sent all watch events about it to this process.
 func (s *Store) sync(ctx context.Context) error {
 	_, _, err := send(ctx, s, false, func(c *zk.Conn) (string, error) { return c.Sync(s.root) })
 	return err
 }
 
 const (
-	maxFlying = 4        // transactions under way
+	maxFlying = 4        // concurrent transactions
 	maxItems  = 64       // in one transaction
-	maxBytes  = 64 << 10 // in one; servers take no more than 1 MB by default
+	maxBytes  = 64 << 10 // in one transaction; servers accept at most 1 MB by default
 )
 
 // An item is a transaction that may become part of a larger one.
@@ -148,14 +143,14 @@ type item struct {
 	ops     []any
 	keys    [1]batch.Key
 
-	abandoned atomic.Bool // the caller no longer waits for the answer
+	abandoned atomic.Bool // its caller has left
 
 	results []zk.MultiResponse
 	trip    request
 	err     error
 }
 
-// newBatcher joins the transactions of items: a transaction costs the server several
+// newBatcher merges the transactions of items: a transaction costs the server several
 // times what one more operation in it costs.
 func (s *Store) newBatcher() *batch.Batcher[*item] {
 	return batch.New(batch.Config[*item]{
@@ -166,8 +161,8 @@ func (s *Store) newBatcher() *batch.Batcher[*item] {
 	})
 }
 
-// batchKeys keeps two items from creating nodes below one parent in one transaction: they
-// would get the same token.
+// batchKeys prevents that two items create nodes below one parent in one transaction:
+// they would get the same token.
 func (it *item) batchKeys() []batch.Key {
 	if !it.creates {
 		return nil
@@ -195,9 +190,8 @@ func (s *Store) join(ctx context.Context, it *item) (r []zk.MultiResponse, t req
 	return it.results, it.trip, refusedAt(it.results, it.err), it.err
 }
 
-// sendItems makes one transaction, which happens as a whole or not at all. If one item
-// is refused, it sends each again alone: so the answer about an item never depends on
-// another one.
+// sendItems makes one atomic transaction. If one item is refused, it sends each again
+// alone, so the answer about an item never depends on another one.
 func (s *Store) sendItems(_ context.Context, all []*item) {
 	ops := all[0].ops
 	if len(all) > 1 {
@@ -223,8 +217,7 @@ func (s *Store) sendItems(_ context.Context, all []*item) {
 	}
 }
 
-// sendAgain sends an item alone, of which nothing was done. It does not send an item
-// whose caller no longer waits.
+// sendAgain sends an item alone, of which nothing was done, unless its caller has left.
 func (s *Store) sendAgain(it *item) {
 	if !it.abandoned.Load() {
 		it.results, it.trip, it.err = s.transact(it.ops)
@@ -232,7 +225,6 @@ func (s *Store) sendAgain(it *item) {
 	it.Finish()
 }
 
-// transact sends a transaction and waits for its answer.
 func (s *Store) transact(ops []any) (r []zk.MultiResponse, t request, err error) {
 	t = request{link: s.session.link(), sent: bootclock.Now()}
 	if !t.link.up {
@@ -245,7 +237,7 @@ func (s *Store) transact(ops []any) (r []zk.MultiResponse, t request, err error)
 	return r, t, err
 }
 
-// size is the approximate length of the operations on the wire.
+// size is the approximate length of the operations in the protocol.
 func size(ops []any) (n int) {
 	for _, op := range ops {
 		n += 64

@@ -44,20 +44,20 @@ func (s *Store) tell(n name, h driver.Hint) {
 	}
 }
 
-// A nodeWatch is the one watch of this process on a node, shared by all claims that
-// wait for it: the client cannot drop a watch, so one that is abandoned would stay
-// until the node changes.
+// A nodeWatch is the one watch of this process on a node, shared by all claims that wait
+// for it: the client cannot drop a watch, so an abandoned one would stay until the node
+// changes.
 type nodeWatch struct {
 	ready chan struct{} // closed when err is set
 	err   error         // zk.ErrNoNode, or why the node could not be watched
-	holds bool          // the node's data said that its owner holds when the watch was set
+	holds bool          // the node was marked as held when the watch was set
 
 	look  chan chan struct{} // see barrier
 	fired chan struct{}      // closed when event is set
 	event zk.Event
 }
 
-// watchNode returns the watch on a node, once it is known whether it exists.
+// watchNode returns the watch on a node, once it is known whether the node exists.
 func (s *Store) watchNode(ctx context.Context, path string) (*nodeWatch, error) {
 	s.mu.Lock()
 	w := s.nodes[path]
@@ -75,7 +75,6 @@ func (s *Store) watchNode(ctx context.Context, path string) (*nodeWatch, error) 
 	}
 }
 
-// follow sets the watch and waits until it fires.
 func (s *Store) follow(path string, w *nodeWatch) {
 	drop := func() {
 		s.mu.Lock()
@@ -106,7 +105,7 @@ func (s *Store) follow(path string, w *nodeWatch) {
 			close(w.fired)
 			return
 		case asked := <-w.look:
-			// The caller of barrier wants to know whether the event has come by now.
+			// The caller of barrier asks whether the event has come.
 			select {
 			case w.event = <-events:
 				drop()
@@ -123,8 +122,8 @@ func (s *Store) follow(path string, w *nodeWatch) {
 	}
 }
 
-// barrier returns when everything that the client was told before has been taken in,
-// and reports whether the watch has fired.
+// barrier returns when all earlier events of the client are processed, and reports
+// whether the watch has fired.
 func (w *nodeWatch) barrier(ctx context.Context) bool {
 	asked := make(chan struct{})
 	select {
@@ -152,7 +151,7 @@ type blocked struct {
 	link   *link
 }
 
-// upToDate reports that nothing has happened that the waiter has to act on.
+// upToDate reports that the waiter has no event to act on.
 func (p *blocked) upToDate(ctx context.Context, s *Store) bool {
 	if s.session.link() != p.link || p.own.barrier(ctx) {
 		return false
@@ -170,11 +169,11 @@ type waiter struct {
 	*claim
 	ctx     context.Context
 	own     *nodeWatch
-	verdict verdict // of the last listing, without what went since
+	verdict verdict // of the last listing, without nodes deleted since
 	link    *link   // when the listing and the watches were made
 }
 
-// wait starts the waiter of a claim whose position is v.
+// wait starts the waiter of a claim with the verdict v.
 func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	c.Lock()
 	if c.state == gone {
@@ -191,8 +190,8 @@ func (c *claim) wait(l *link, own *nodeWatch, v verdict) (driver.Grant, error) {
 	return c.waitingGrant(), nil
 }
 
-// How long a waiter trusts its watches before it looks again by itself: longer and
-// longer, while it finds nothing new.
+// How long a waiter relies on its watches before it looks again: longer each time without
+// news.
 const (
 	firstPoll = 2 * time.Second
 	lastPoll  = 15 * time.Second
@@ -232,10 +231,10 @@ func (w *waiter) run() {
 		case len(v.gone) > 0:
 			watch = v.gone[:1]
 		case w.capacity < driver.Whole:
-			stale = true // now that all others have gone its permits are counted
+			stale = true // all others have gone: now its permits are counted
 			continue
 		case w.own.barrier(w.ctx):
-			continue // the loss of its own node was told before the others'
+			continue // the loss of its own node was reported before the others'
 		default:
 			w.granted()
 			return
@@ -264,16 +263,16 @@ func (w *waiter) run() {
 		case others[0].event.Type == zk.EventNodeDeleted:
 			stale = v.nearestWent()
 		case v.tellsRelease && others[0].event.Type == zk.EventNodeDataChanged:
-			v.gone = nil // its owner had the lock, so that all before it went earlier
+			v.gone = nil // its owner had the lock, so all before it went earlier
 		}
 	}
 }
 
-// retryAfter is the pause after a request that got no answer.
+// retryAfter is the pause after a request without an answer.
 const retryAfter = 50 * time.Millisecond
 
-// unchanged reports whether the waiter has certainly missed nothing. A waiter for one node
-// asks for that node and its own. A waiter for permits has to read the queue.
+// unchanged reports whether the waiter has certainly missed no event. A waiter for one
+// node asks for that node and its own. A waiter for permits must read the queue.
 func (w *waiter) unchanged(watch []string) bool {
 	if w.verdict.any != nil {
 		return false
@@ -286,7 +285,7 @@ func (w *waiter) unchanged(watch []string) bool {
 	return true
 }
 
-// readQueue reads the queue, and makes sure that the claim's own node is watched.
+// readQueue reads the queue, and sets a watch on the claim's own node.
 func (w *waiter) readQueue(l *link) bool {
 	s := w.s
 	var wg sync.WaitGroup
@@ -310,7 +309,7 @@ func (w *waiter) readQueue(l *link) bool {
 
 // waitEvent waits until one of the watches fires, the connection changes, or d has passed
 // (zero: no limit), and reports whether d has passed. Without others the waiter is not
-// blocked: it could not say that it has missed nothing.
+// blocked: it may have missed an event.
 func (w *waiter) waitEvent(others []*nodeWatch, l *link, d time.Duration) (timeout bool) {
 	var after <-chan time.Time
 	if d > 0 {
@@ -359,8 +358,8 @@ func (w *waiter) waitEvent(others []*nodeWatch, l *link, d time.Duration) (timeo
 	return false
 }
 
-// granted makes the claim a holder, for as long as a grant lasts that the caller has
-// not yet heard of.
+// granted makes the claim a holder, for the time of a grant that the caller does not know
+// of yet.
 func (w *waiter) granted() {
 	s := w.s
 	w.Lock()
@@ -375,7 +374,7 @@ func (w *waiter) granted() {
 	permits := w.capacity < driver.Whole
 	w.Unlock()
 	if g.TTL < d/2 {
-		s.tell(w.name, driver.Hint{}) // nothing was committed for long: the renewal will be
+		s.tell(w.name, driver.Hint{}) // no commit for long: the renewal will be one
 	} else {
 		s.tell(w.name, driver.Hint{Granted: true, Grant: g})
 	}

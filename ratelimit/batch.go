@@ -12,24 +12,22 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// InBatches is for keys so busy that a request to the store for each call costs too
-// much: the Limiter takes size at a time and hands that out within this process.
-// Each batch lasts for at most hold; the Limiter gives back what is left of it
-// within another hold, whether or not the key is asked for again. What could not be
-// given back, because the process ended or the store failed, counts as consumed.
-// After a refusal the Limiter does not ask again before something can have come
-// back, or hold has passed.
+// InBatches is for keys so busy that a request to the store for each call costs too much:
+// the Limiter takes size at a time and hands that out within this process. A batch lasts
+// for at most hold; the Limiter gives the rest back within another hold, even if the key
+// is not asked for again. A rest that cannot be given back, because the process ended or
+// the store failed, counts as consumed. After a refusal the Limiter does not ask again
+// before something can have come back, or hold has passed.
 //
-// Within any stretch of time at most what the limit says plus processes·size is
-// then allowed, if at most that number of processes share the key: each of them can
-// use at most one batch from before the stretch. New refuses a product above
-// overshoot. The same amount may lie unused in batches, so that the store refuses
-// other processes too early.
+// Within any stretch of time this allows at most the limit plus processes·size, if at
+// most that number of processes share the key: each can use at most one batch from before
+// the stretch. New refuses a product above overshoot. The same amount may be unused in
+// batches, so that the store refuses other processes too early.
 //
-// Allow and AllowN take from batches. Result.By is ByBatch if the store was not
-// asked; Remaining is then what is left as far as this process knows. Limits that
-// count PerCall or ForAll, shadows, and LeakyBuckets, cannot be batched: each key
-// has a batch of its own, so that a limit for all keys would have no bound.
+// Allow and AllowN take from batches. Result.By is ByBatch if the store was not asked;
+// Remaining is then what this process knows of. Limits that count PerCall or ForAll,
+// shadows, and LeakyBuckets cannot be batched: each key has a batch of its own, so a
+// limit for all keys would have no bound.
 func InBatches(size int64, hold time.Duration, processes, overshoot int64) Option {
 	return batching{size: size, hold: hold, processes: processes, overshoot: overshoot}
 }
@@ -77,7 +75,7 @@ type batches struct {
 }
 
 type batch struct {
-	turn  chan struct{} // holds a token while no goroutine works on the batch
+	turn  chan struct{} // holds a token while no goroutine uses the batch
 	users int
 
 	left    int64
@@ -86,7 +84,7 @@ type batch struct {
 	request limits.Request
 	until   time.Time // end of the batch, or of the refusal
 	refusal *Result   // the store's last answer, if it was a refusal
-	asked   time.Time // when that was asked
+	asked   time.Time // the time of refusal
 }
 
 // enter waits for the key's batch.
@@ -114,8 +112,7 @@ func (bs *batches) enter(ctx context.Context, key string) (*batch, error) {
 	}
 }
 
-// leaveBatch lets the next goroutine in, and makes sure that the batch will be
-// swept.
+// leaveBatch lets the next goroutine use the batch, and plans its sweep.
 func (l *Limiter) leaveBatch(b *batch) {
 	b.turn <- struct{}{}
 	bs := &l.batches
@@ -129,14 +126,13 @@ func (l *Limiter) leaveBatch(b *batch) {
 }
 
 const (
-	sweepers    = 8           // how many batches are given back at once
-	sweepWithin = time.Second // how long the store has for each
+	sweepers    = 8           // concurrent sweeps
+	sweepWithin = time.Second // for one answer of the store
 )
 
-// sweepBatches gives back what is left of the batches whose time is over, and
-// forgets them, so that a key that is asked for once holds nothing for longer. If
-// the store fails, the rest counts as consumed, so that batches do not pile up
-// meanwhile.
+// sweepBatches gives back and forgets the batches that have ended, so that a key that is
+// asked for once holds nothing for longer. If the store fails, the rest counts as
+// consumed, so that batches do not accumulate.
 func (l *Limiter) sweepBatches() {
 	bs := &l.batches
 	now := time.Now()
@@ -173,7 +169,7 @@ func (l *Limiter) sweepBatches() {
 }
 
 // sweepBatch gives back and forgets one batch, unless a goroutine uses it again. A
-// goroutine that asks for its key meanwhile waits: the store might refuse it for
+// goroutine that asks for the key meanwhile waits: the store could refuse it because of
 // what is being given back.
 func (l *Limiter) sweepBatch(key string, failed bool) error {
 	bs := &l.batches
@@ -184,7 +180,7 @@ func (l *Limiter) sweepBatch(key string, failed bool) error {
 		return nil
 	}
 	b.users++
-	<-b.turn // free, because the batch has no user
+	<-b.turn // available, because the batch has no user
 	bs.mu.Unlock()
 	var err error
 	if failed {
@@ -203,7 +199,7 @@ func (l *Limiter) sweepBatch(key string, failed bool) error {
 	return err
 }
 
-// allow takes n from the key's batch, or a new batch.
+// allowBatched takes n from the key's batch, or from a new one.
 func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result, error) {
 	if err := check.Key(key); err != nil {
 		return Result{}, err
@@ -225,9 +221,9 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 		r.RetryAfter = max(r.RetryAfter-now.Sub(b.asked), time.Microsecond)
 		return r, nil
 	}
-	_ = l.giveBack(ctx, b, key) // what cannot be given back counts as consumed
+	_ = l.giveBack(ctx, b, key) // a rest that cannot be given back counts as consumed
 	r, err := l.refill(ctx, b, key, max(l.batchSize(key), n), n, now)
-	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // the store refused more than n
+	more := func() bool { return err == nil && !r.OK && r.By == ByStore && r.Cost > n } // the store refused a batch of more than n
 	if more() {
 		least := r.Cost
 		for _, x := range r.Limits() {
@@ -255,7 +251,7 @@ func (l *Limiter) allowBatched(ctx context.Context, key string, n int64) (Result
 	return r, nil
 }
 
-// batchSize is the size of the batches of a key: an override may allow less.
+// batchSize is the size of a key's batches: an override may allow less.
 func (l *Limiter) batchSize(key string) int64 {
 	size := l.batching.size
 	for _, limit := range l.limitsOf(key) {
@@ -264,8 +260,8 @@ func (l *Limiter) batchSize(key string) int64 {
 	return size
 }
 
-// refill takes a batch for a caller that wants n. Result.Cost is what the result is
-// about: the batch, or n.
+// refill takes a batch for a caller that wants n. Result.Cost is the size of the batch if
+// the result is about that, else n.
 func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int64, now time.Time) (Result, error) {
 	all, q, err := l.request(key, size)
 	if err != nil {
@@ -277,7 +273,7 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int6
 	}
 	if t.OK && by == ByStore {
 		b.left, b.taken, b.limits, b.request, b.refusal = size, t, all, q, nil
-		b.until = now.Add(l.batching.hold) // counted from before it was asked for
+		b.until = now.Add(l.batching.hold) // from before the request
 	}
 	if !t.OK && by == ByStore && about(t.Limits, n) {
 		size, t.Retry = n, 0
@@ -288,8 +284,8 @@ func (l *Limiter) refill(ctx context.Context, b *batch, key string, size, n int6
 	return result(all, q, t, by, key, size), nil
 }
 
-// about turns the refusal of a batch into one of n, if it tells when n will be
-// allowed. That saves a request if 1 is wanted and 0 remain.
+// about turns the refusal of a batch into that of n, if it tells when n will be allowed.
+// That saves a request if 1 is wanted and 0 remain.
 func about(all []limits.Decision, n int64) bool {
 	refused := false
 	for _, d := range all {
@@ -309,8 +305,8 @@ func about(all []limits.Decision, n int64) bool {
 	return refused
 }
 
-// giveBack returns what is left of a batch whose time is over. It must come before
-// the next request, which the store might refuse for it.
+// giveBack returns the rest of a batch that has ended. It must precede the next request,
+// which the store could otherwise refuse.
 func (l *Limiter) giveBack(ctx context.Context, b *batch, key string) error {
 	left := b.left
 	if b.left = 0; left == 0 {
@@ -326,7 +322,7 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch, key string) error {
 			q.Takes[i].Limit = to.rule
 		}
 	}
-	if l.fall.by != ByStore { // the caller waits no longer for this than for an answer
+	if l.fall.by != ByStore { // the caller waits no longer than for an answer
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.fall.after)
 		defer cancel()
@@ -335,7 +331,7 @@ func (l *Limiter) giveBack(ctx context.Context, b *batch, key string) error {
 	return err
 }
 
-// result is an OK without the store.
+// result is an OK from the batch.
 func (b *batch) result(key string, n int64) Result {
 	r := result(b.limits, b.request, b.taken, ByBatch, key, n)
 	r.Remaining += b.left

@@ -6,7 +6,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// calendar computes windows that people name: days, weeks, months, years.
+// calendar computes windows of a calendar: days, weeks, months, years.
 type calendar struct {
 	unit  unit
 	place *time.Location
@@ -21,8 +21,8 @@ const (
 	byYear
 )
 
-// PerDay allows n on every day of a place, from midnight to midnight: 23 or 25
-// hours where the clocks are changed. A nil place is UTC.
+// PerDay allows n on every day of a place, from midnight to midnight: 23 or 25 hours when
+// its clocks change. A nil place is UTC, here and below.
 func PerDay(n int64, place *time.Location) Limit { return perUnit(n, byDay, place) }
 
 // PerWeek allows n in every week of a place, from Monday.
@@ -41,7 +41,7 @@ func perUnit(n int64, u unit, place *time.Location) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n}, calendar: calendar{u, place}}
 }
 
-// begin is the start of the window that comes after windows later than that of now.
+// begin is the start of the window that is after windows later than that of now.
 func (c calendar) begin(now time.Time, after int) time.Time {
 	y, m, d := now.In(c.place).Date()
 	switch c.unit {
@@ -58,21 +58,19 @@ func (c calendar) begin(now time.Time, after int) time.Time {
 	return firstMoment(y, m, d, c.place)
 }
 
-// firstMoment is when a day begins: at midnight, or, where the clocks are put
-// forward at midnight so that there is none, at the first moment after it.
+// firstMoment is the beginning of a day: midnight, or the first moment after it if the
+// clocks are set forward at midnight.
 func firstMoment(y int, m time.Month, d int, place *time.Location) time.Time {
 	t := time.Date(y, m, d, 0, 0, 0, 0, place)
 	want := time.Date(y, m, d, 0, 0, 0, 0, time.UTC)
 	if _, _, day := t.Date(); day == want.Day() {
-		// Where the clocks are put back over midnight there are two: take the
-		// first.
+		// If the clocks are set back over midnight, there are two: take the first.
 		if earlier := t.Add(-time.Hour); earlier.Day() == want.Day() {
 			return earlier
 		}
 		return t
 	}
-	// time.Date gave a moment of the day before: the change is within the next
-	// hours.
+	// time.Date returned a moment of the day before: the change is within the next hours.
 	lo, hi := t, t.Add(3*time.Hour)
 	for hi.Sub(lo) > time.Second {
 		mid := lo.Add(hi.Sub(lo) / 2).Truncate(time.Second)
@@ -88,7 +86,7 @@ func firstMoment(y int, m time.Month, d int, place *time.Location) time.Time {
 	return hi
 }
 
-// around are the boundaries of the window of now and of the windows beside it.
+// around returns the boundaries of the windows before, at and after now.
 func (c calendar) around(now time.Time) (w [4]int64) {
 	for i := range w {
 		w[i] = c.begin(now, i-1).UnixMicro()

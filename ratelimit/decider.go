@@ -9,15 +9,15 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// A Decider decides about limits that each request brings with it, for programs
-// whose limits depend on the request, such as those of package rules. A program
-// whose limits are the same for every key uses a Limiter. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store.
+// A Decider decides about limits that each request brings with it, for programs whose
+// limits depend on the request, such as those of package rules. If the limits are the
+// same for every key, use a Limiter. All methods are safe for concurrent use. A Decider
+// needs no Close; the caller closes the store.
 type Decider struct{ l *Limiter }
 
-// NewDecider makes a Decider. Its options are Overridable and those of New that say what
-// happens when the store fails and who is told; it refuses limits and InBatches with a
-// *LimitError. It never talks to the store.
+// NewDecider makes a Decider. Its options are Overridable, FailOpen, FailClosed,
+// FailLocal, Observe and Logger; it refuses limits and InBatches with a *LimitError. It
+// sends no request to the store.
 func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	var c config
 	for _, o := range opts {
@@ -40,19 +40,19 @@ func NewDecider(store limits.Store, opts ...Option) (*Decider, error) {
 	return &Decider{l}, nil
 }
 
-// An Ask is what a decision asks one limit.
+// An Ask is the part of a Question about one limit.
 type Ask struct {
-	// Name is what results call the limit.
+	// Name is the limit's name in results.
 	Name string
 
 	Limit Limit
 
-	// Key is the key in the store, as it is: neither the name of the limit nor
-	// ForAll changes it. See Limit.StoreKey.
+	// Key is the key in the store, as it is: the limit's name and ForAll do not change
+	// it. See Limit.StoreKey.
 	Key string
 
-	// Cost is what to take, one for a limit that counts PerCall. With 0 the
-	// decision takes nothing from this limit and tells how it stands.
+	// Cost is how much to take, 1 for a limit that counts PerCall. With 0 the decision
+	// takes nothing from this limit and returns its state.
 	Cost int64
 }
 
@@ -66,25 +66,26 @@ type Question struct {
 	// uses its clock.
 	At time.Time
 
-	// AnswerBy, unless zero, is when the caller has to have the answer. What the store
-	// has not decided by then FailOpen, FailClosed or FailLocal decide. The request goes
-	// on for as long as they give the store, so that what it takes counts, and a store
-	// that answers within that time is none that fails. Without one of these options
-	// it is an error that wraps context.DeadlineExceeded, and the request ends.
+	// AnswerBy, unless zero, is when the caller needs the answer. FailOpen, FailClosed or
+	// FailLocal decide what the store has not decided by then. The request continues for
+	// as long as they give the store, so what it takes counts, and an answer within that
+	// time is no failure of the store. Without one of these options the result is an
+	// error that wraps context.DeadlineExceeded, and the request ends.
 	AnswerBy time.Time
 }
 
-// Decide asks the store, once, and once more for each Shadow that would have refused
-// what the other limits allow. Result.Limits are in the order of the Asks. A refusal
-// is no error and has consumed nothing; errors are those of Limiter.Allow. Under a
+// Decide asks the store, once, and once more for each Shadow that would have refused what
+// the other limits allow. Result.Limits are in the order of the Asks. A refusal is no
+// error and has consumed nothing; errors are those of Limiter.Allow. Under a LeakyBucket
+// an allowed caller must wait for Result.Wait before it acts.
 // LeakyBucket an allowed caller must wait for Result.Wait before it acts.
-//
+// Decide causes the event Decided, as "allow", unless all costs are 0.
 // Events.Decided is told as of Limiter.Allow, unless all costs are 0.
 func (d *Decider) Decide(ctx context.Context, q Question) (Result, error) {
 	return d.decide(ctx, q, nil)
 }
 
-// decide notes in receipt, unless that is nil, what it has taken.
+// decide notes what it has taken in receipt, unless that is nil.
 func (d *Decider) decide(ctx context.Context, q Question, receipt *Receipt) (r Result, err error) {
 	d.l.over.lookBy(ctx, q.AnswerBy)
 	all, ask, err := d.request(q)
@@ -113,7 +114,7 @@ func (d *Decider) decide(ctx context.Context, q Question, receipt *Receipt) (r R
 	return result(all, ask, t, by, q.Key, q.Cost), nil
 }
 
-// Forget makes the keys of the Asks fresh.
+// Forget resets the keys of the Asks.
 func (d *Decider) Forget(ctx context.Context, q Question) error {
 	_, r, err := d.request(q)
 	if err != nil {
@@ -139,9 +140,8 @@ func (d *Decider) request(q Question) (all []Limit, r limits.Request, err error)
 	return all, r, limits.Check(r)
 }
 
-// Check refuses a Limit that cannot be kept exactly with a *LimitError, as New does.
+// Check returns the *LimitError with which New would refuse l, or nil.
 func (l Limit) Check() error { return l.check(time.Now()) }
 
-// StoreKey is the key in the store under which the limit counts a caller's key: see
-// Limiter.
+// StoreKey is the store's key for the limit and a caller's key: see Limiter.
 func (l Limit) StoreKey(key string) string { return l.key(key) }

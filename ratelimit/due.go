@@ -10,11 +10,10 @@ import (
 	"github.com/batonhq/baton/internal/quick"
 )
 
-// errSilent is in place of an answer of a store that is not asked, because it is known
-// to fail.
+// errSilent replaces the answer of a store that is not asked because it is known to fail.
 var errSilent = fmt.Errorf("the store did not answer before: %w", ErrUnavailable)
 
-// lookBy is look, until the answer is due unless that is the zero time.
+// lookBy is look, but no longer than until due, unless that is zero.
 func (o *overrides) lookBy(ctx context.Context, due time.Time) {
 	if o != nil && !due.IsZero() {
 		var cancel context.CancelFunc
@@ -24,9 +23,9 @@ func (o *overrides) lookBy(ctx context.Context, due time.Time) {
 	o.look(ctx)
 }
 
-// decideBy is decide for a caller that has to have the answer when it is due. Unless
-// that is the zero time, the store is asked by a goroutine that goes on when the caller
-// has its answer. It does not decide in place of the store: the caller does, once.
+// decideBy is decide for a caller that needs the answer by due. Unless due is zero,
+// another goroutine asks the store, and continues when the caller has its answer. The
+// caller, and not that goroutine, decides in place of the store.
 func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r limits.Request) (limits.Taken, Source, []int, error) {
 	if due.IsZero() {
 		return l.decide(ctx, all, r)
@@ -36,7 +35,7 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 	}
 	f := &l.fall
 	asking, cancel := context.WithoutCancel(ctx), func() {}
-	if f.by == ByStore { // a late answer helps nobody
+	if f.by == ByStore { // no caller waits for a late answer
 		asking, cancel = context.WithDeadline(ctx, due)
 	}
 	type answer struct {
@@ -79,7 +78,7 @@ func (l *Limiter) decideBy(ctx context.Context, due time.Time, all []Limit, r li
 	})
 }
 
-// fromStore asks the store, unless it is known to fail, and notes how it answers.
+// fromStore asks the store, unless it is known to fail, and notes its answer.
 func (f *fallback) fromStore(ctx context.Context, store limits.Store, r limits.Request) (limits.Taken, error) {
 	if f.by == ByStore {
 		return store.Take(ctx, r)

@@ -10,59 +10,57 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Events are functions that a Limiter tells what happens. Each may be nil. The
-// goroutine that does the work calls them, several at a time, with no mutex of this
-// package locked. They should return soon and must not panic.
+// Events are functions that a Limiter calls. Each may be nil. The goroutine that does the
+// work calls them, several at a time, with no mutex of this package locked. They must
+// return soon and must not panic.
 type Events struct {
-	// Decided is called once for each call of Allow, AllowN, Allowed, Reserve,
-	// ReserveWithin, Wait, WaitN and WaitWithin, when it ends: with a decision, or
-	// with an error. It is not called for a call that was refused for bad input,
-	// with a *KeyError or a *LimitError, nor for Peek, Forget, Commit and Cancel.
+	// Decided is called at the end of each call of Allow, AllowN, Allowed, Reserve,
+	// ReserveWithin, Wait, WaitN and WaitWithin, with a decision or an error. It is not
+	// called if the error is a *KeyError or a *LimitError, nor for Peek, Forget, Commit
+	// and Cancel.
 	Decided func(context.Context, DecisionEvent)
 
-	// Degraded is called when FailOpen, FailClosed or FailLocal begins to decide
-	// without asking the store, for a key or for all. Exactly one Restored with the
-	// same Key follows when the store answers again, at a request of the Limiter: one
-	// that nobody asks any more tells none. They are called one at a time, in the order
-	// of what happened, by the goroutine of one of the requests. A request that was decided in
-	// place of the store before that, because the answer to it was late, is told by
-	// Decided only: by its Result.By.
+	// Degraded is called when FailOpen, FailClosed or FailLocal begins to decide without
+	// asking the store, for a key or for all keys. Exactly one Restored with the same Key
+	// follows when the store answers a request of the Limiter again; without further
+	// requests there is none. They are called one at a time, in the order of the events,
+	// by the goroutine of a request. A single late answer that was replaced causes only
+	// Decided, with its Result.By.
 	Degraded, Restored func(context.Context, FallbackEvent)
 }
 
-// DecisionEvent is a decision, or the failure to get one.
+// DecisionEvent is a decision or an error.
 type DecisionEvent struct {
 	Store     string // the short name of the store: "redis"
 	Operation string // "allow", "reserve" or "wait"
 
-	// Result is the decision, also of a Wait that was refused. With an Err only its
-	// Key and its Cost are set.
+	// Result is the decision, also that of a refused Wait. With an Err only its Key and
+	// its Cost are set.
 	Result Result
 
-	Took time.Duration // the call, with the time that a Wait has waited
+	Took time.Duration // the time of the call, with the waiting of a Wait
 	Err  error         // the store could not be asked, or the context ended; nil for a refusal
 }
 
-// FallbackEvent is the begin, or the end, of decisions in place of a store that
-// fails.
+// FallbackEvent is the beginning or the end of decisions in place of a store that fails.
 type FallbackEvent struct {
 	Store string // the short name of the store: "redis"
 
-	// Key is the key in the store, as Limiter describes it, of the first limit of
-	// the requests that failed: "" if the Limiter does not ask about any key.
+	// Key is the key in the store, see Limiter, of the first limit of the requests that
+	// failed; "" if the Limiter asks about no key.
 	Key string
 
 	By     Source        // what decides meanwhile: ByOpen, ByClosed or ByLocal
-	Err    error         // Degraded: of the request that was one too many
+	Err    error         // Degraded: of the last failed request
 	Lasted time.Duration // Restored: since Degraded
 }
 
-// Observe tells e what happens. With several of these options each is told.
+// Observe adds e to the Events that are called.
 func Observe(e *Events) Option { return observing{events: e} }
 
-// Logger writes what happens to log: a store that fails, so that something else
-// decides, as a warning; its return as information; an override that is not obeyed, or
-// overrides that cannot be looked up, as a warning; each decision at the debug level.
+// Logger writes to log. Warnings: another decides because the store fails; an override is
+// ignored; overrides cannot be looked up. Information: the store answers again. Debug:
+// each decision.
 func Logger(log *slog.Logger) Option { return observing{log: log} }
 
 type observing struct {
@@ -79,7 +77,7 @@ func (o observing) option(c *config) {
 	}
 }
 
-// watch tells Events and a logger. It is nil if there is neither.
+// watch calls Events and a logger. It is nil if there is neither.
 type watch struct {
 	store   string
 	events  []*Events
@@ -101,7 +99,7 @@ func newWatch(store limits.Store, c config) *watch {
 	return w
 }
 
-// begin is when a call began; zero if its decision is told to nobody.
+// begin is the present, for decided; zero if no decision is reported.
 func (w *watch) begin(ctx context.Context) (began time.Time) {
 	if w != nil && (w.decides || w.log != nil && w.log.Enabled(ctx, slog.LevelDebug)) {
 		began = time.Now()
@@ -109,7 +107,7 @@ func (w *watch) begin(ctx context.Context) (began time.Time) {
 	return began
 }
 
-// decided tells how a call ended.
+// decided reports the end of a call.
 func (w *watch) decided(ctx context.Context, began time.Time, operation, key string, n int64, r Result, err error) {
 	switch {
 	case began.IsZero(), err != nil && badInput(err):
@@ -136,7 +134,6 @@ func (w *watch) decided(ctx context.Context, began time.Time, operation, key str
 	}
 }
 
-// degraded tells that something else begins to decide.
 func (w *watch) degraded(ctx context.Context, e FallbackEvent) {
 	e.Store = w.store
 	for _, to := range w.events {
@@ -149,7 +146,6 @@ func (w *watch) degraded(ctx context.Context, e FallbackEvent) {
 	}
 }
 
-// restored tells that the store decides again.
 func (w *watch) restored(ctx context.Context, e FallbackEvent) {
 	e.Store = w.store
 	for _, to := range w.events {
@@ -162,7 +158,7 @@ func (w *watch) restored(ctx context.Context, e FallbackEvent) {
 	}
 }
 
-// unheeded tells that an override is not obeyed, because of err; with no key, that the
+// unheeded reports that an override is ignored because of err; with no key, that the
 // overrides could not be looked up.
 func (w *watch) unheeded(ctx context.Context, key string, err error) {
 	switch {

@@ -13,35 +13,33 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// Without one of these options a store that fails is an error for the caller.
+// Without one of these options the failure of a store is an error for the caller.
 
-// FailOpen allows what the store does not decide: a request that the store could
-// not be asked about, or did not answer within after although the caller still
-// waited. Result.By is ByOpen then. Count these, or observe Events.Degraded:
-// nothing else shows that a limit does not limit.
+// FailOpen allows a request that the store could not decide: it failed, or did not answer
+// within after while the caller waited. Result.By is ByOpen then. Count these, or observe
+// Events.Degraded: there is no other sign that a limit has no effect.
 //
-// One slow answer opens nothing else. After five requests in a row without an
-// answer the Limiter decides about their keys without asking, and if those requests
-// were of three keys or more, about all keys. One request every 100 ms, or every
-// after if that is longer, still asks whether the store is back. The first answer
-// ends the fallback. It does not matter how long callers wait: the Limiter waits
-// for the answer after a caller has left, up to after, to learn whether the store
-// works.
+// One slow answer affects only its own request. After five requests in a row without an
+// answer the Limiter decides about their keys without asking; if they were of three or
+// more keys, about all keys. One request every 100 ms, or every after if that is longer,
+// still asks the store. The first answer ends the fallback. Callers may have shorter
+// patience: the Limiter waits for the answer after a caller has left, up to after, to
+// learn whether the store works.
 //
-// The stores on PostgreSQL and MySQL wait a quarter of a second longer for a
-// request whose context ends: calls that are under way when the store falls silent
-// take that much longer, calls made after those have returned do not.
+// The stores on PostgreSQL and MySQL wait a quarter of a second longer for a request
+// whose context ends. So the calls under way when the store falls silent take that much
+// longer, later calls do not.
 func FailOpen(after time.Duration) Option { return failure{by: ByOpen, after: after} }
 
-// FailClosed refuses everything while the store fails, or takes longer than after
-// to answer, by the rules of FailOpen. Result.By is ByClosed then.
+// FailClosed refuses what the store does not decide, by the rules of FailOpen. Result.By
+// is ByClosed then.
 func FailClosed(after time.Duration) Option { return failure{by: ByClosed, after: after} }
 
-// FailLocal decides within this process while the store fails, or takes longer than
-// after to answer, by the rules of FailOpen. It gives this process a share of each
-// limit, 1/instances, rounded down. Together the instances never allow more than
-// the limit, beside what the store allows: what a process has given out of its
-// share still counts when the store fails again. Result.By is ByLocal then.
+// FailLocal decides within this process what the store does not decide, by the rules of
+// FailOpen. This process has 1/instances of each limit, rounded down. Together the
+// instances never allow more than the limit, beside what the store allows: what a process
+// has allowed of its share still counts when the store fails again. Result.By is ByLocal
+// then.
 func FailLocal(instances int64, after time.Duration) Option {
 	return failure{by: ByLocal, after: after, instances: instances}
 }
@@ -65,12 +63,11 @@ func (f failure) option(c *config) {
 }
 
 const (
-	probeEvery = 100 * time.Millisecond // how often a store that fails is asked again
+	probeEvery = 100 * time.Millisecond // the period of probes
 
-	// failsInARow requests in a row without an answer show that the store fails for
-	// their keys; if they are of failsOfKeys keys, that it fails for all. One key
-	// may be slow by itself, such as one with a long log, and must not open the
-	// others.
+	// failsInARow requests in a row without an answer show that the store fails for their
+	// keys; if they are of failsOfKeys keys, for all keys. A single key may be slow by
+	// itself, such as one with a long log, and must not affect others.
 	failsInARow = 5
 	failsOfKeys = 3
 )
@@ -83,19 +80,18 @@ type fallback struct {
 	mu    sync.Mutex
 	row   int           // requests in a row without an answer
 	keys  []string      // their keys, up to failsOfKeys
-	told  []degradation // what watch was told of, until the store answers
-	probe time.Time     // when the store may be asked next
+	told  []degradation // Degraded events without their Restored
+	probe time.Time     // when the next probe may be sent
 
-	untold  []func() // what watch is to be told, in that order
-	telling bool     // a goroutine does
+	untold  []func() // events for watch, in order
+	telling bool     // a goroutine calls them
 
 	known  rate.Known
 	states map[string]localState
 	until  time.Time // when the last of states ends
 }
 
-// degradation is the begin of decisions without the store, about a key or, if that
-// is "", about all.
+// degradation is the begin of decisions without the store about a key; "" means all keys.
 type degradation struct {
 	key   string
 	since time.Time
@@ -106,8 +102,8 @@ type localState struct {
 	until time.Time
 }
 
-// take asks the store, or decides in its place. If the caller asks the store for a
-// batch, wanted is above zero and is the cost that is decided here.
+// take asks the store, or decides in its place. If wanted is above zero, the request is
+// for a batch, and wanted is the cost to decide here.
 func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Request, wanted int64) (limits.Taken, Source, error) {
 	if f.by == ByStore {
 		t, err := store.Take(ctx, r)
@@ -129,7 +125,7 @@ func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Reques
 		defer cancel()
 		sent := time.Now()
 		t, err = store.Take(short, r)
-		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller that left sooner says nothing about the store
+		if ctx.Err() == nil || time.Since(sent) >= f.after { // a caller that left sooner is no sign that the store fails
 			f.judge(ctx, r, err)
 		}
 	}
@@ -139,22 +135,22 @@ func (f *fallback) take(ctx context.Context, store limits.Store, r limits.Reques
 	return t, ByStore, err
 }
 
-// fails reports whether the error says that the store does not decide, also because it
-// denies access, as after a change of the password.
+// fails reports whether the store has not decided. A denial, as after a change of the
+// password, counts.
 func fails(err error) bool {
 	return errors.Is(err, ErrUnavailable) || errors.Is(err, driver.ErrDenied) || errors.Is(err, ErrUnknown) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// takeBy returns when the context ends or after has passed, although some stores
-// continue with a sent request. A caller that leaves sooner leaves the request
-// behind, which still shows whether the store works. That takes a goroutine, which
-// is not worth its cost while the store works and the caller can wait.
+// takeBy returns when the context ends or after has passed, although some stores continue
+// with a sent request. After a caller that leaves sooner the request continues, to show
+// whether the store works. This takes a goroutine only if the store may fail or the
+// caller's context may end sooner.
 func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Request) (limits.Taken, error) {
 	type answer struct {
 		t   limits.Taken
 		err error
 	}
-	after := context.WithoutCancel(ctx) // the caller may have left when it is judged
+	after := context.WithoutCancel(ctx) // the caller may have left before the answer is judged
 	whole, cancel := context.WithTimeout(after, f.after)
 	answered := make(chan answer, 1)
 	go func() {
@@ -181,7 +177,7 @@ func (f *fallback) takeBy(ctx context.Context, store limits.Store, r limits.Requ
 }
 
 // ask reports whether to ask the store about a key: always while the store works,
-// and now and then for one request, a probe, while it does not.
+// otherwise now and then for one request, a probe.
 func (f *fallback) ask(key string) (ask, probe bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,8 +192,8 @@ func (f *fallback) ask(key string) (ask, probe bool) {
 	return true, true
 }
 
-// judge notes whether the store has answered, and tells whether the fallback begins
-// or ends with that.
+// judge notes whether the store has answered. It reports the begin or the end of the
+// fallback.
 func (f *fallback) judge(ctx context.Context, r limits.Request, err error) {
 	tells := false
 	switch {
@@ -211,8 +207,8 @@ func (f *fallback) judge(ctx context.Context, r limits.Request, err error) {
 	}
 }
 
-// tell tells watch what is untold, with no mutex locked. If another goroutine does it,
-// that one goes on: so an end is never told before its begin.
+// tell calls watch for untold, with no mutex locked. If another goroutine does so
+// already, that one continues, so the order is kept.
 func (f *fallback) tell() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -220,7 +216,7 @@ func (f *fallback) tell() {
 		return
 	}
 	f.telling = true
-	defer func() { f.telling = false }() // also if one panics
+	defer func() { f.telling = false }() // even if one panics
 	for len(f.untold) > 0 {
 		next := f.untold[0]
 		f.untold = f.untold[1:]
@@ -229,15 +225,14 @@ func (f *fallback) tell() {
 	f.untold = nil
 }
 
-// tellOne calls next without the mutex, which is locked.
+// tellOne unlocks the mutex during next.
 func (f *fallback) tellOne(next func()) {
 	f.mu.Unlock()
 	defer f.mu.Lock()
 	next()
 }
 
-// works notes that the store has answered. It reports whether there is something to
-// tell.
+// works notes an answer of the store. It reports whether there is an event to tell.
 func (f *fallback) works(ctx context.Context) (tells bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -249,13 +244,13 @@ func (f *fallback) works(ctx context.Context) (tells bool) {
 	}
 	f.row, f.keys, f.told = 0, nil, nil
 	if f.states != nil && time.Now().After(f.until) {
-		f.states = nil // no other code removes them while the store works
+		f.states = nil // states are only removed here while the store works
 	}
 	return tells
 }
 
-// silent notes that the store has not answered a request about a key, so that others
-// decide without it from now on. It reports whether there is something to tell.
+// silent notes that the store has not answered a request about a key. It reports whether
+// there is an event to tell.
 func (f *fallback) silent(ctx context.Context, key string, err error) (tells bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -288,7 +283,6 @@ func (f *fallback) silent(ctx context.Context, key string, err error) (tells boo
 	return tells
 }
 
-// stand decides in place of the store.
 func (f *fallback) stand(r limits.Request, wanted int64) (limits.Taken, Source, error) {
 	if f.by == ByLocal {
 		t, err := f.decide(r, wanted)
@@ -324,7 +318,7 @@ func (f *fallback) decide(r limits.Request, wanted int64) (limits.Taken, error) 
 		none = none || l.Capacity() == 0
 	}
 	q, err := f.known.NewRequest(r)
-	if none || err != nil { // the share is nothing, or cannot be counted
+	if none || err != nil { // the share is 0, or cannot be counted
 		t, _, err := (&fallback{failure: failure{by: ByClosed, after: f.after}}).stand(r, wanted)
 		return t, err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// A Limit is a rule of a Limiter: n per period, counted by an algorithm. Its
-// methods return changed copies. New refuses a Limit that cannot be kept exactly.
+// A Limit is a rule of a Limiter: n per period, counted by an algorithm. Its methods
+// return changed copies. New refuses a Limit that cannot be kept exactly.
 type Limit struct {
 	rule     limits.Limit
 	name     string
@@ -17,25 +17,25 @@ type Limit struct {
 	all      bool
 	calls    bool
 	shadow   bool
-	warn     float64 // 0 for none
+	warn     float64 // 0: none
 	err      error
 
-	longest    time.Duration // of a LeakyBucket: the longest wait in its queue
-	overridden bool          // by an override in the store
-	blocked    bool          // by one that allows nothing
+	longest    time.Duration // LeakyBucket: the longest wait in its queue
+	overridden bool          // by an override
+	blocked    bool          // by an override that allows nothing
 }
 
-// FixedWindow allows n in every window of a period. Windows begin at multiples of
-// the period since 1 January 1970, 0:00 UTC. Around a boundary up to 2·n are
-// allowed within less than a period.
+// FixedWindow allows n in every window of a period. Windows begin at multiples of the
+// period since 1 January 1970, 0:00 UTC. Around a boundary up to 2·n are allowed within
+// less than a period.
 func FixedWindow(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}}
 }
 
-// SlidingWindow allows n within any stretch of time that is a period long. It
-// counts in sub-windows: ten of them if the period is at most ten seconds, else
-// sixty. What was taken comes back when its sub-window has left the period, so up
-// to a tenth or a sixtieth of the period late.
+// SlidingWindow allows n within any stretch of time that is a period long. It counts in
+// sub-windows: ten if the period is at most ten seconds, else sixty. What was taken comes
+// back when its sub-window has left the period, so up to a tenth or a sixtieth of the
+// period late.
 func SlidingWindow(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.SlidingWindow, N: n, Period: period, Parts: usualParts(period)}}
 }
@@ -57,25 +57,27 @@ func SlidingLog(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.SlidingLog, N: n, Period: period}}
 }
 
-// EstimatedWindow estimates a sliding window from two counters, as if the requests
-// of the last fixed window had come evenly. It allows less than 2·n within any
-// stretch that is a period long, and may refuse what SlidingWindow allows.
+// EstimatedWindow estimates a sliding window from two counters, as if the requests of the
+// last fixed window had come evenly
+// (https://blog.cloudflare.com/counting-things-a-lot-of-different-things/). It allows
+// less than 2·n within any stretch that is a period long, and may refuse what
+// SlidingWindow allows.
 func EstimatedWindow(n int64, period time.Duration) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.EstimatedWindow, N: n, Period: period}}
 }
 
-// TokenBucket holds up to burst tokens and is refilled with n per period, evenly
-// (GCRA). It allows at most burst + n·t/period within any time t. To allow at most
-// m in any period, choose a burst and an n whose sum is m.
+// TokenBucket holds up to burst tokens and is refilled with n per period, evenly (GCRA:
+// https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm). It allows at most burst +
+// n·t/period within any time t. To allow at most m in any period, choose a burst and an n
+// whose sum is m.
 func TokenBucket(n int64, period time.Duration, burst int64) Limit {
 	return Limit{rule: limits.Limit{Algorithm: limits.TokenBucket, N: n, Period: period, Burst: burst}}
 }
 
-// LeakyBucket lets n per period through, evenly. A request that comes sooner is
-// queued if its turn comes within longest, so that the queue's size is
-// n·longest/period, at least one; otherwise it is refused. Result.Wait says how
-// long until its turn: Limiter.Wait waits for it, a caller of Allow must wait by
-// itself.
+// LeakyBucket allows n per period, evenly. A request that comes sooner is queued if its
+// turn comes within longest, otherwise it is refused: the queue's size is
+// n·longest/period, at least one. Result.Wait is the time until its turn. Limiter.Wait
+// waits for it; a caller of Allow must wait by itself.
 func LeakyBucket(n int64, period, longest time.Duration) Limit {
 	l := Limit{rule: limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period}, longest: longest}
 	size, ok := share(longest.Microseconds(), n, period.Microseconds())
@@ -92,16 +94,15 @@ func (l Limit) Ahead(k int64) Limit {
 	return l
 }
 
-// Parts sets how many sub-windows a SlidingWindow has. The number must divide the
-// period.
+// Parts sets the number of sub-windows of a SlidingWindow. It must divide the period.
 func (l Limit) Parts(parts int64) Limit {
 	l.rule.Parts = parts
 	return l
 }
 
-// Classic makes a SlidingWindow count one sub-window less, as most books do: what
-// was taken comes back up to one sub-window early, and at worst up to 2·n are
-// allowed within a period.
+// Classic makes a SlidingWindow count one sub-window less, as most books do: what was
+// taken comes back up to one sub-window early, and up to 2·n may be allowed within a
+// period.
 func (l Limit) Classic() Limit {
 	l.rule.Classic = true
 	return l
@@ -113,23 +114,23 @@ func (l Limit) Offset(d time.Duration) Limit {
 	return l
 }
 
-// Named gives the limit a name, for results and headers. The name becomes a part of
-// its keys in the store. Each of several limits of a Limiter needs one. Legal are
-// up to 40 of A-Z a-z 0-9 - _ and dots.
+// Named gives the limit a name, for results and headers. The name becomes a part of its
+// keys in the store. With several limits in a Limiter each needs a name, of up to 40 of
+// the characters A-Z a-z 0-9 - _ and dots.
 func (l Limit) Named(name string) Limit {
 	l.name = name
 	return l
 }
 
-// ForAll makes the limit count all keys of the Limiter together, under its name,
-// which can be no caller's key.
+// ForAll makes the limit count all keys of the Limiter together, under its name, which
+// cannot be a caller's key.
 func (l Limit) ForAll() Limit {
 	l.all = true
 	return l
 }
 
-// PerCall makes the limit count each decision as one, whatever its cost, so that a
-// Limiter can limit both the requests and their cost.
+// PerCall makes the limit count each decision as one, at any cost, so that a Limiter can
+// limit both requests and their cost.
 func (l Limit) PerCall() Limit {
 	l.calls = true
 	return l
@@ -154,7 +155,6 @@ func (l Limit) check(now time.Time) error {
 	return err
 }
 
-// at is the rule at a moment.
 func (l Limit) at(now time.Time) limits.Limit {
 	if l.calendar.unit == 0 {
 		return l.rule
@@ -164,7 +164,7 @@ func (l Limit) at(now time.Time) limits.Limit {
 	return r
 }
 
-// cost is what a decision about n costs under the limit.
+// cost is the cost under the limit of a decision about n.
 func (l Limit) cost(n int64) int64 {
 	if l.calls {
 		return min(n, 1)
@@ -172,8 +172,8 @@ func (l Limit) cost(n int64) int64 {
 	return n
 }
 
-// asks is what a decision about n asks of the store: more than it ever gives, if an override
-// allows nothing.
+// asks is the cost to ask the store for: if an override allows nothing, more than the
+// store ever gives.
 func (l Limit) asks(n int64) int64 {
 	if l.blocked && n > 0 {
 		return l.rule.Capacity() + 1

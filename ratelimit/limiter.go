@@ -16,34 +16,33 @@ import (
 	"github.com/batonhq/baton/internal/local"
 )
 
-// A Limiter decides about keys under its limits. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store.
+// A Limiter decides about keys under its limits. All methods are safe for concurrent use.
+// It needs no Close; the caller closes the store.
 //
 // Keys are legal as for locks: 1 to 512 bytes of UTF-8 without control characters,
-// including the name of the limit. Limiters that share a store share the keys. An
-// unnamed limit is stored under the caller's key; a named one under its name, a
-// slash, and the caller's key in braces, or two slashes and the caller's key if
-// that contains braces. A limit that counts ForAll is stored under a star, a slash
-// and its name; a caller's key that begins with a star and a slash gets one more
-// slash there.
+// including the name of the limit. Limiters that share a store share the keys. The key in
+// the store of an unnamed limit is the caller's key. That of a named one is the name, a
+// slash, and the caller's key in braces, or, if that contains braces, the name, two
+// slashes and the caller's key. For ForAll it is a star, a slash and the name; a caller's
+// key that begins with a star and a slash gets one more slash there.
 type Limiter struct {
 	store  limits.Store
 	plan   atomic.Pointer[plan]
 	fall   fallback
 	queues queues
-	watch  *watch // nil: nothing is told
+	watch  *watch // nil: no reports
 
 	batching *batching // nil: every call asks the store
 	batches  batches
 
-	over *overrides // nil: it obeys none
+	over *overrides // nil: none apply
 }
 
 // plan is what SetLimits changes.
 type plan struct {
 	limits []Limit
 
-	// quick decides faster about the only limit, if the store can.
+	// quick is a faster way to ask the only limit, nil if there is none.
 	quick    local.Prepared
 	capacity int64
 	period   time.Duration
@@ -68,9 +67,8 @@ type config struct {
 
 func (l Limit) option(c *config) { c.limits = append(c.limits, l) }
 
-// New makes a Limiter of one limit or several: further ones are among the options.
-// It never talks to the store. It refuses limits that cannot be kept exactly with a
-// *LimitError.
+// New makes a Limiter of limit and the Limits among the options. It refuses limits that
+// cannot be kept exactly with a *LimitError. It sends no request to the store.
 func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
 	c := config{limits: []Limit{limit}}
 	for _, o := range more {
@@ -94,10 +92,10 @@ func New(store limits.Store, limit Limit, more ...Option) (*Limiter, error) {
 	return l, nil
 }
 
-// SetLimits changes the limits. What was taken stays taken: a limit that is raised
-// gives the difference, one that is lowered below what was taken gives nothing
-// until enough has come back. A new limit continues an old one if both have the
-// same name. It changes this Limiter only: the store keeps what was taken, not limits.
+// SetLimits changes the limits. What was taken stays taken: a raised limit gives the
+// difference; a limit lowered below what was taken gives nothing until enough has come
+// back. A new limit continues the old one with the same name. It changes this Limiter
+// only: the store has no limits.
 func (l *Limiter) SetLimits(all ...Limit) error {
 	if n := len(all); n < 1 || n > limits.MaxTakes {
 		return &LimitError{Reason: fmt.Sprintf("%d limits: a Limiter has 1 to %d", n, limits.MaxTakes)}
@@ -134,10 +132,10 @@ func (l *Limiter) SetLimits(all ...Limit) error {
 	return nil
 }
 
-// askAgain makes all waiters ask the store again, for other limits.
+// askAgain makes all waiters ask the store again, after a change of the limits.
 func (l *Limiter) askAgain() { l.askAgainIf(func(*queue) bool { return true }) }
 
-// heedOverrides makes those waiters ask the store again whose limits are others now.
+// heedOverrides makes waiters whose limits have changed ask the store again.
 func (l *Limiter) heedOverrides() {
 	l.askAgainIf(func(q *queue) bool {
 		before := make([]Limit, len(q.standing))
@@ -159,14 +157,13 @@ func (l *Limiter) askAgainIf(others func(*queue) bool) {
 	}
 }
 
-// Limits are the limits in force, without overrides. Their numbers are in the Result of a
-// Peek.
+// Limits are the limits without overrides. The Result of a Peek has the numbers in force.
 func (l *Limiter) Limits() []Limit { return append([]Limit(nil), l.plan.Load().limits...) }
 
-// Allow asks for one: Result.OK says whether the caller may act now. A refusal is
-// no error and has consumed nothing. After an error the request may have been
-// counted if errors.Is(err, ErrUnknown); with FailOpen, FailClosed or FailLocal a
-// store that fails is no error.
+// Allow asks for one: Result.OK says whether the caller may act now. A refusal is no
+// error and has consumed nothing. After an error that is ErrUnknown the request may have
+// been counted. With FailOpen, FailClosed or FailLocal the failure of a store is no
+// error.
 //
 // Under a LeakyBucket an allowed caller must wait for Result.Wait before it acts;
 // Limiter.Wait does so.
@@ -208,9 +205,9 @@ func (l *Limiter) AllowN(ctx context.Context, key string, n int64) (r Result, er
 	return r, nil
 }
 
-// Allowed is Allow for callers that need only a yes or a no: within this process
-// (memstore) a full Result is a good part of what a decision costs. If a yes would
-// mean to wait for a turn, it fails with a *LimitError: see Queues.
+// Allowed is Allow for callers that need only a yes or a no: with memstore, a full Result
+// is a good part of a decision's cost. If a yes could mean to wait for a turn, it fails
+// with a *LimitError: see Queues.
 func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	p := l.plan.Load()
 	if p.quick == nil || l.batching != nil || l.watch != nil {
@@ -230,12 +227,12 @@ func (l *Limiter) Allowed(ctx context.Context, key string) (bool, error) {
 	return d.Retry == 0, nil
 }
 
-// Peek tells how a key stands. It takes nothing and adds no key.
+// Peek returns the state of a key. It takes nothing and adds no key.
 func (l *Limiter) Peek(ctx context.Context, key string) (Result, error) {
 	return l.ask(ctx, key, 0)
 }
 
-// Forget makes a key fresh. It does not change limits that count ForAll.
+// Forget resets a key. It does not change limits that count ForAll.
 func (l *Limiter) Forget(ctx context.Context, key string) error {
 	all, r, err := l.request(key, 0)
 	if err != nil {
@@ -255,9 +252,9 @@ func (l *Limiter) Forget(ctx context.Context, key string) error {
 	return wrap("forget", key, err)
 }
 
-// key is the key of the limit in the store. Several limits of one decision must lie
-// in one slot of a Redis Cluster, so that their keys are tagged: also that of a
-// single limit, which SetLimits can join with others.
+// key is the key of the limit in the store. The limits of one decision must share a slot
+// of a Redis Cluster, so their keys have tags. So has the key of a single limit:
+// SetLimits may add others.
 func (l Limit) key(key string) string {
 	switch {
 	case l.all:
@@ -265,17 +262,16 @@ func (l Limit) key(key string) string {
 	case l.name == "":
 		return unnamed(key)
 	case strings.ContainsAny(key, "{}"):
-		return l.name + "//" + key // differs from the name of the key within the braces
+		return l.name + "//" + key // differs from the name for the key within the braces
 	}
 	return l.name + "/{" + key + "}"
 }
 
-// forAll begins the keys of limits that count ForAll. No name contains a star or a
-// slash.
+// forAll begins the keys of limits that count ForAll. Names contain no star and no slash.
 const forAll = "*/"
 
-// unnamed is the key of a limit without a name: the caller's, unless that could be
-// the key of a limit that counts ForAll.
+// unnamed is the key of a limit without a name: the caller's, unless that collides with
+// ForAll.
 func unnamed(key string) string {
 	if rest, ok := strings.CutPrefix(key, forAll); ok {
 		return forAll + "/" + rest
@@ -283,7 +279,7 @@ func unnamed(key string) string {
 	return key
 }
 
-// request asks all limits for n of a key.
+// request makes the request to all limits for n of a key.
 func (l *Limiter) request(key string, n int64) (all []Limit, r limits.Request, err error) {
 	if err := check.Key(key); err != nil {
 		return nil, r, err
@@ -355,8 +351,7 @@ func result(all []Limit, r limits.Request, t limits.Taken, by Source, key string
 	return out
 }
 
-// tell fills in how the tightest limit stands that is no shadow, and whether one of
-// those is near its end.
+// tell fills in the state of the tightest limit that is no shadow, and Near.
 func (r *Result) tell() {
 	r.Near = false
 	var one *LimitResult
@@ -375,8 +370,7 @@ func (r *Result) tell() {
 	r.Name, r.Limit, r.Period, r.Remaining, r.NextAfter = one.Name, one.Limit, one.Period, one.Remaining, one.NextAfter
 }
 
-// tighter reports whether a says more than b about why a caller is refused, or how
-// soon one will be.
+// tighter reports whether a refuses for longer than b, or else is nearer to a refusal.
 func tighter(a, b *LimitResult) bool {
 	switch {
 	case a.OK != b.OK:
@@ -404,7 +398,7 @@ func period(l limits.Limit, at int64) time.Duration {
 	return l.Period
 }
 
-// share is a·b/c, rounded down; false if it is out of range.
+// share is a·b/c, rounded down; ok is false if that is out of range.
 func share(a, b, c int64) (int64, bool) {
 	if a < 0 || b < 0 || c <= 0 {
 		return 0, false

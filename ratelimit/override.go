@@ -16,56 +16,54 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// Overridable makes the Limiter obey the overrides that its store keeps: other numbers
-// for one key, for a while, set by SetOverride or by "baton limit set". An override
-// changes how much is allowed, and not how it is counted. New refuses a store that keeps
-// none with an error that wraps errors.ErrUnsupported.
+// Overridable makes the Limiter apply the overrides in its store: other numbers for one
+// key, for a while, set by SetOverride or by "baton limit set". An override changes how
+// much is allowed, not how it is counted. New refuses a store that keeps no overrides
+// with an error that wraps errors.ErrUnsupported.
 //
-// An override gives N per Period in place of those of the limit; one with an N of 0 blocks
-// the key: nothing is allowed until it ends, also while the store fails, and RetryAfter is
-// Never. The burst of a
-// TokenBucket, and the part of a LeakyBucket that goes Ahead, change in the same ratio,
-// unless the override names a burst. A LeakyBucket keeps its longest wait, a
-// SlidingWindow has the sub-windows that are usual for another Period. What a limit cannot
-// keep it ignores, and a Logger is told: a number that is too high for it, a burst for
-// what is no TokenBucket, a Period for a limit per day, week, month or year.
+// An override replaces the limit's N per Period. An N of 0 blocks the key: nothing is
+// allowed until the override ends, even while the store fails, and RetryAfter is Never.
+// Unless the override has a burst, the burst of a TokenBucket and the Ahead of a
+// LeakyBucket change in proportion. A LeakyBucket keeps its longest wait; a SlidingWindow
+// has the default sub-windows of another Period. A limit ignores an override that it
+// cannot keep, and the Logger gets a warning: too high a number, a burst for another
+// algorithm than TokenBucket, a Period for a limit per day, week, month or year.
 //
-// Decisions make no further request. The Limiter looks all overrides up once before its
-// first decision, and then at most once a second, in the background, while decisions are
-// made or calls of Wait wait. So an override takes effect up to a second late, or one
-// decision late if there are fewer than one a second; InBatches, up to the hold of a batch
-// later. The first decision waits for the first look as long as its context lasts, and no
-// longer than FailOpen, FailClosed or FailLocal wait for an answer, nor than 5 s. If a look
-// fails, what is known goes on to its end, and the next look comes 5 to 10 s later; a
-// Logger is told once.
+// Decisions make no further request. The Limiter looks all overrides up before its first
+// decision, and then at most once a second, in the background, while decisions are made
+// or calls of Wait wait. So an override takes effect up to a second late, or, with fewer
+// than one decision a second, one decision late; with InBatches up to a hold later. The
+// first decision waits for the first look, at most 5 s, and at most as long as its
+// context or FailOpen, FailClosed or FailLocal allow. If a look fails, known overrides
+// apply until their end, the next look comes 5 to 10 s later, and the Logger gets one
+// warning.
 //
-// A Limiter without this option, and one that shares the keys with this one, obeys no
-// override.
+// Limiters without this option apply no override, even to the same keys.
 func Overridable() Option { return overridable{} }
 
 type overridable struct{}
 
 func (overridable) option(c *config) { c.overridable = true }
 
-// An Override is what stands in place of the numbers of one limit for one key.
+// An Override replaces the numbers of one limit for one key.
 type Override struct {
-	Name   string        // of the limit, "" if it has none
-	N      int64         // how many are allowed; 0 allows nothing
-	Period time.Duration // in that time; with 0 in the period of the limit
-	Burst  int64         // of a TokenBucket; with 0 it changes as the rate does
+	Name   string        // of the limit; "" if it has none
+	N      int64         // how many are allowed; 0: none
+	Period time.Duration // 0: the limit's
+	Burst  int64         // of a TokenBucket; 0: in proportion to the rate
 }
 
 // SetOverride overrides a limit for a key, for keep from now by the store's clock, in
-// place of any other override of it; with a keep of 0 the key has none afterwards. All
-// Limiters that are Overridable and count under the same key of the store obey. This one
-// does from its next decision on, if the look at the overrides that follows succeeds, and
-// but for what lies in a batch.
+// place of an earlier override. With a keep of 0 it removes the override. It applies to
+// every Overridable Limiter with the same key in the store. This one applies it from its
+// next decision on, except to the present batch, if it can look the overrides up now.
 //
 // A limit that counts ForAll has one key for all callers, "*/" and its name.
 //
-// It refuses with a *LimitError, and changes nothing, if the Limiter is not Overridable or
-// has no such limit, if the limit counts ForAll and the key is another, or if the limit cannot keep the numbers. With 1000 overrides in the
-// store it fails with a *limits.OverridesFullError.
+// It refuses with a *LimitError, and changes nothing, if the Limiter is not Overridable
+// or has no such limit, if the limit counts ForAll and key is not its key, or if the
+// limit cannot keep the numbers. With 1000 overrides in the store it fails with a
+// *limits.OverridesFullError.
 func (l *Limiter) SetOverride(ctx context.Context, key string, o Override, keep time.Duration) error {
 	if err := check.Key(key); err != nil {
 		return err
@@ -101,51 +99,49 @@ func (l *Limiter) SetOverride(ctx context.Context, key string, o Override, keep 
 }
 
 const (
-	lookEvery  = time.Second      // how often overrides are looked up
-	lookPause  = 10 * time.Second // at most, after a look that failed
-	lookWithin = 5 * time.Second  // how long the store has
+	lookEvery  = time.Second      // the period of looks
+	lookPause  = 10 * time.Second // the longest pause after a failed look
+	lookWithin = 5 * time.Second  // for the store's answer
 )
 
-// overrides is what a Limiter knows of the overrides in its store. A nil pointer knows
-// none and never looks.
+// overrides are the known overrides of the store. A nil pointer knows none and never
+// looks.
 type overrides struct {
 	store    limits.Overrider
 	watch    *watch
-	patience time.Duration // how long decisions wait for the first look; 0: as long as they can
+	patience time.Duration // how long decisions wait for the first look; 0: until their context ends
 	changed  func()        // called after overrides have begun, changed or ended
 
 	born  time.Time
-	due   atomic.Int64 // when the next look is due: a time.Duration from born
+	due   atomic.Int64 // of the next look: a time.Duration from born
 	known atomic.Pointer[map[string]override]
 
 	mu      sync.Mutex
-	looking chan struct{} // closed when the look under way ends; nil: there is none
+	looking chan struct{} // closed when the present look ends; nil: there is none
 	sent    time.Time     // when it began
-	failed  bool          // the last look
-	waited  bool          // a timer looks for those who wait
+	failed  bool          // whether the last look failed
+	waited  bool          // a timer makes the next look for waiters
 }
 
-// override is one that stands.
+// override is one in force.
 type override struct {
 	limits.Override
-	until time.Time // on bootclock; not after the store's end of it
+	until time.Time // on bootclock; not after its end in the store
 	use   *usage
 }
 
-// usage is what a Limiter found out about an override. It lives as long as the override
-// stays as it is.
+// usage is how an override applies. It lasts as long as the override is unchanged.
 type usage struct {
 	last atomic.Pointer[applied]
-	told atomic.Bool // that a limit cannot keep it
+	told atomic.Bool // that a limit cannot keep the override
 }
 
-// applied is what becomes of a limit; err says why it stays as it is.
+// applied is a limit with an override; err is why it is unchanged.
 type applied struct {
 	from, to Limit
 	err      error
 }
 
-// newOverrides is nil unless c asks for it.
 func newOverrides(store limits.Store, c config, w *watch, changed func()) (*overrides, error) {
 	if !c.overridable {
 		return nil, nil
@@ -157,7 +153,7 @@ func newOverrides(store limits.Store, c config, w *watch, changed func()) (*over
 	return &overrides{store: o, watch: w, patience: c.failure.after, changed: changed, born: time.Now()}, nil
 }
 
-// look begins a look if one is due, and waits for it if there was none before.
+// look begins a look if one is due, and waits for the first one.
 func (o *overrides) look(ctx context.Context) {
 	if o == nil || time.Since(o.born) < time.Duration(o.due.Load()) || ctx.Err() != nil {
 		return
@@ -200,7 +196,7 @@ func (o *overrides) lookAgain(ctx context.Context) {
 	}
 }
 
-// beginLocked begins a look, which goes on when ctx ends.
+// beginLocked begins a look, which continues when ctx ends.
 func (o *overrides) beginLocked(ctx context.Context) {
 	looking := make(chan struct{})
 	o.looking, o.sent = looking, time.Now()
@@ -221,8 +217,8 @@ func (o *overrides) beginLocked(ctx context.Context) {
 	}()
 }
 
-// learn ends a look. It reports whether what is known has changed, and whether the
-// failure of the look is news.
+// learn ends a look. It reports whether the overrides have changed, and whether to report
+// a failure.
 func (o *overrides) learn(all []limits.Override, err error, sent time.Time) (changed, tell bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -259,7 +255,7 @@ func (o *overrides) learn(all []limits.Override, err error, sent time.Time) (cha
 	return changed, tell
 }
 
-// keepLooking makes looks go on while waiting says that calls wait, who may make no
+// keepLooking continues looks while waiting returns true: waiting calls may make no
 // decision for long.
 func (o *overrides) keepLooking(waiting func() bool) {
 	if o == nil {
@@ -274,7 +270,7 @@ func (o *overrides) keepLooking(waiting func() bool) {
 	due := time.Duration(o.due.Load()) - time.Since(o.born)
 	time.AfterFunc(max(due, lookEvery/10), func() { // not at once, if the last look takes long
 		o.mu.Lock()
-		o.waited = false // before the question: a call that begins to wait after it sets a timer of its own
+		o.waited = false // before the call of waiting: a call that begins to wait later sets its own timer
 		o.mu.Unlock()
 		if waiting() {
 			o.look(context.Background())
@@ -283,7 +279,7 @@ func (o *overrides) keepLooking(waiting func() bool) {
 	})
 }
 
-// of is the limit as it is for a key of the store.
+// of is the limit with the override for a key of the store.
 func (o *overrides) of(limit Limit, key string) Limit {
 	to, use, err := o.apply(limit, key)
 	if err != nil && !use.told.Swap(true) {
@@ -292,7 +288,7 @@ func (o *overrides) of(limit Limit, key string) Limit {
 	return to
 }
 
-// apply is of without telling of an override that the limit cannot keep.
+// apply is of without reporting an override that the limit cannot keep.
 func (o *overrides) apply(limit Limit, key string) (to Limit, use *usage, err error) {
 	if o == nil {
 		return limit, nil, nil
@@ -316,7 +312,6 @@ func (o *overrides) apply(limit Limit, key string) (to Limit, use *usage, err er
 	return last.to, one.use, last.err
 }
 
-// limitsOf are the limits in force for a caller's key.
 func (l *Limiter) limitsOf(key string) []Limit {
 	all := l.plan.Load().limits
 	if l.over == nil {
@@ -337,8 +332,8 @@ func (l *Limiter) limitsOf(key string) []Limit {
 	return own
 }
 
-// asked reports whether these, in their order, are the limits in force for a caller's
-// key. It tells nobody of anything, so that a mutex may be locked.
+// asked reports whether before are the limits in force for a caller's key. It makes no
+// report, so a mutex may be locked.
 func (l *Limiter) asked(key string, before []Limit) bool {
 	all := l.plan.Load().limits
 	if len(all) != len(before) {
@@ -359,7 +354,7 @@ func (l Limit) under(o limits.Override) (Limit, error) {
 		return l, &limits.Error{Reason: fmt.Sprintf(format, args...)}
 	}
 	if err := l.check(time.Now()); err != nil {
-		return l, err // numbers in place of wrong ones would not make it right
+		return l, err // other numbers would not correct it
 	}
 	before := l.rule
 	to := l
@@ -386,7 +381,7 @@ func (l Limit) under(o limits.Override) (Limit, error) {
 		up.Mul(up, big.NewInt(before.Period.Microseconds()))
 		up.Div(up, new(big.Int).Mul(big.NewInt(before.N), big.NewInt(max(r.Period.Microseconds(), 1))))
 		if !up.IsInt64() {
-			return -1 // which no limit keeps
+			return -1 // no limit keeps it
 		}
 		return max(up.Int64(), 1)
 	}
@@ -414,7 +409,7 @@ func (l Limit) under(o limits.Override) (Limit, error) {
 	return to, to.check(time.Now())
 }
 
-// reasonOf is what an error of a limit says about the limit.
+// reasonOf is the error of a limit without the limit's name.
 func reasonOf(err error) string {
 	if e, ok := errors.AsType[*LimitError](err); ok {
 		return e.Reason

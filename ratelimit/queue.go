@@ -11,74 +11,70 @@ import (
 )
 
 const (
-	// lookAhead is how long before it comes a turn is taken from the store. A
-	// waiter that leaves can keep no more than that from others.
+	// lookAhead is how long before its time a turn is taken from the store. A waiter that
+	// leaves blocks others for no longer than that.
 	lookAhead = 100 * time.Millisecond
 
-	// askAhead is how long before it comes a turn is asked for. The time between
-	// askAhead and lookAhead is room for processes that are far from the store and
-	// cannot ask at the very moment when there is a turn.
+	// askAhead is how long before its time a turn is asked for. The difference to
+	// lookAhead is for distant processes, which cannot ask at the very moment of a turn.
 	askAhead = lookAhead / 2
 
-	abreast   = 64               // how many requests for one key are under way at once
-	askWithin = 10 * time.Second // how long the store has for each, even if its waiter leaves
+	abreast   = 64               // concurrent requests for one key
+	askWithin = 10 * time.Second // for the store's answer to each, even if its waiter leaves
 )
 
-// queues are the local queues of a Limiter: the goroutines of this process that
-// wait, by key, or all in one if all limits count ForAll. A queue exists as long as
-// it has a waiter or a request under way.
+// queues are the local queues of a Limiter: the waiting goroutines of this process, by
+// key, or all in one if all limits count ForAll. A queue exists as long as it has a
+// waiter or a request under way.
 type queues struct {
 	mu  sync.Mutex
 	all map[string]*queue
 }
 
-// busy reports whether there are queues.
 func (qs *queues) busy() bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	return len(qs.all) > 0
 }
 
-// queue is a local queue. Its waiters are in the order in which they came. A turn
-// belongs to no waiter until it comes: then the first waiter that wants as much
-// gets it. A waiter that leaves leaves its turn to those behind it; only if there
-// is none does the queue give the latest turn back to the store.
+// queue is a local queue, first come, first served. A turn belongs to no waiter before
+// its time: then the first waiter with the same cost gets it. A waiter that leaves leaves
+// its turn to later ones; if there is none, the queue gives the latest turn back to the
+// store.
 //
 // All fields are guarded by queues.mu.
 type queue struct {
 	l    *Limiter
 	name string // in queues.all
 
-	waiting  list.List     // of *waiter: no turn is asked for yet
-	promised list.List     // of *waiter: there are as many turns and requests, of their costs
-	turns    []turn        // taken but still to come, in the order in which they come
-	asks     []*ask        // under way, in the order in which they were sent
-	surplus  map[int64]int // requests under way that no waiter needs any more, by cost
+	waiting  list.List     // of *waiter: without a turn or a request
+	promised list.List     // of *waiter: with as many turns and requests of their costs
+	turns    []turn        // taken and still to come, in order
+	asks     []*ask        // under way, in the order of sending
+	surplus  map[int64]int // requests under way without a waiter, by cost
 
-	// The store's last answer, updated with what was asked for since; nil if
-	// unknown.
+	// The store's last answer, updated with later requests; nil if unknown.
 	standing  []standing
 	told      Result
-	seen      int            // the number of the request that was answered with it
-	sent      int            // how many were sent
+	seen      int            // the number of the answered request
+	sent      int            // the number of the last request
 	failed    bool           // the last request had no answer
-	pause     time.Time      // until then no request goes out whose cost is
-	pauseCost int64          // at least that
-	back      []*Reservation // to give back
+	pause     time.Time      // until then no request is sent that costs
+	pauseCost int64          // this much or more
+	back      []*Reservation // turns to give back
 	returning bool
 	timer     *time.Timer
 }
 
-// waiter is a goroutine that waits.
 type waiter struct {
 	key     string
 	n       int64
 	ctx     context.Context
 	until   time.Time // when it stops waiting; zero: never
-	turning bool      // it waits for queues only, as far as they are long: WaitWithin
+	turning bool      // it waits only for the turns of queues: WaitWithin
 	done    chan outcome
 
-	at       *list.Element // in waiting or promised
+	at       *list.Element // of waiting or promised
 	promised bool
 	ended    bool // done has the outcome, or the waiter has left
 }
@@ -89,24 +85,22 @@ type outcome struct {
 	turn *turn // of an OK
 }
 
-// turn is what the store has promised.
+// turn is a turn that the store has promised.
 type turn struct {
 	res *Reservation
 	n   int64
 	at  time.Time
-	got time.Time // when the store said so
+	got time.Time // when the promise came
 }
 
-// ask is a request under way.
 type ask struct {
 	number int
 	n      int64
-	w      *waiter // the waiter for which it asks
+	w      *waiter // the waiter at the time of asking
 	ahead  time.Duration
 }
 
-// when is when to ask for a turn for n. If known is false, wait for an answer that
-// is under way.
+// when is when to ask for a turn for n. If known is false, the next answer tells.
 func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 	if n >= q.pauseCost {
 		at = q.pause
@@ -118,7 +112,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 		s := &q.standing[i]
 		cost := s.limit.cost(n)
 		switch {
-		case s.limit.shadow, s.limit.blocked: // which the store refuses at once
+		case s.limit.shadow, s.limit.blocked: // the store refuses these at once
 		case s.bucket():
 			at = later(at, s.turn(cost, 0, now).Add(-askAhead))
 		case s.left >= cost:
@@ -131,7 +125,7 @@ func (q *queue) when(n int64, now time.Time) (at time.Time, known bool) {
 	return at, true
 }
 
-// enter puts a waiter at the end, unless it is known to wait in vain.
+// enter adds a waiter, unless it is known to wait in vain.
 func (q *queue) enter(w *waiter) (Result, bool) {
 	if r, no := q.inVain(w, true); no {
 		q.drop()
@@ -142,10 +136,9 @@ func (q *queue) enter(w *waiter) (Result, bool) {
 	return Result{}, false
 }
 
-// inVain reports whether a waiter waits in vain, and with which result it is
-// refused then. A waiter with a deadline waits in vain if even the next turn of all
-// comes too late: those before it may leave. A waiter that waits for a queue only
-// counts those before it, as the queue does.
+// inVain reports whether a waiter waits in vain, and returns its refusal. A waiter with a
+// deadline does if even the very next turn comes too late: earlier waiters may leave. For
+// a waiter with turning all earlier waiters count, as in the limit's queue.
 func (q *queue) inVain(w *waiter, entering bool) (Result, bool) {
 	now := time.Now()
 	patience := longestTurn
@@ -190,8 +183,7 @@ func (q *queue) inVain(w *waiter, entering bool) (Result, bool) {
 	return r, no
 }
 
-// advance does what is due: it delivers turns that have come, and asks for turns
-// that come soon.
+// advance delivers turns that have come, and asks for turns that come soon.
 func (q *queue) advance() {
 	now := time.Now()
 	for len(q.turns) > 0 && !q.turns[0].at.After(now) {
@@ -240,7 +232,7 @@ func (q *queue) woken() {
 	q.advance()
 }
 
-// drop forgets the queue if nothing is left of it.
+// drop forgets an empty queue.
 func (q *queue) drop() {
 	if q.waiting.Len()+q.promised.Len()+len(q.turns)+len(q.asks) == 0 && !q.returning && q.l.queues.all[q.name] == q {
 		delete(q.l.queues.all, q.name)
@@ -252,8 +244,7 @@ func (q *queue) promise(w *waiter) {
 	w.at, w.promised = q.promised.PushBack(w), true
 }
 
-// unpromise puts a waiter back to the front of those for which no turn is asked
-// for.
+// unpromise moves a waiter back to the front of waiting.
 func (q *queue) unpromise(w *waiter) {
 	q.promised.Remove(w.at)
 	w.at, w.promised = q.waiting.PushFront(w), false
@@ -289,7 +280,7 @@ func (q *queue) end(w *waiter, o outcome) {
 	w.done <- o
 }
 
-// deliver gives a turn that has come to the first waiter that wants as much.
+// deliver gives a turn that has come to the first waiter with the same cost.
 func (q *queue) deliver(t turn, now time.Time) {
 	w := first(&q.promised, t.n)
 	if w == nil {
@@ -301,8 +292,7 @@ func (q *queue) deliver(t turn, now time.Time) {
 	q.end(w, outcome{r: r, turn: &t})
 }
 
-// present is the decision as it is when its turn has come: its queue is then the
-// waiters here.
+// present is the decision at the time of its turn: its queue is then the waiters here.
 func (q *queue) present(t turn, now time.Time) Result {
 	r, age := t.res.Result, now.Sub(t.got)
 	r.Wait, r.ResetAfter = 0, max(r.ResetAfter-age, 0)
@@ -321,13 +311,12 @@ func (q *queue) present(t turn, now time.Time) Result {
 	return r
 }
 
-// leave removes a waiter that will not wait any longer, because its context has
-// ended or it waits in vain.
+// leave removes a waiter whose context has ended, or that waits in vain.
 func (q *queue) leave(w *waiter) (Result, error) {
 	mu := &q.l.queues.mu
 	mu.Lock()
 	defer mu.Unlock()
-	q.advance() // its turn may come at this moment
+	q.advance() // its turn may have just come
 	err := w.ctx.Err()
 	if !w.ended {
 		var r Result
@@ -357,8 +346,8 @@ func (q *queue) leave(w *waiter) (Result, error) {
 	return Result{}, wrap("wait for", w.key, context.Cause(w.ctx))
 }
 
-// cover assigns a turn, or a request, of n whose waiter has left to the next
-// waiter. If there is none the latest turn goes back to the store.
+// cover gives a turn or request of n, whose waiter has left, to the next waiter. If there
+// is none, the latest turn goes back to the store.
 func (q *queue) cover(n int64) {
 	if w := first(&q.waiting, n); w != nil {
 		q.promise(w)
@@ -370,7 +359,7 @@ func (q *queue) cover(n int64) {
 			underWay++
 		}
 	}
-	if underWay <= 0 { // the turns of requests under way come later than all turns here
+	if underWay <= 0 { // requests under way get later turns
 		q.giveLatest(n)
 		return
 	}
@@ -391,7 +380,7 @@ func (q *queue) giveLatest(n int64) {
 	}
 }
 
-// hold inserts a turn in the order in which turns come.
+// hold inserts a turn in the order of time.
 func (q *queue) hold(t turn) {
 	i := len(q.turns)
 	for i > 0 && q.turns[i-1].at.After(t.at) {
@@ -402,8 +391,8 @@ func (q *queue) hold(t turn) {
 	q.turns[i] = t
 }
 
-// giveBack returns a turn that no waiter wants. The queue asks for nothing
-// meanwhile: a later promise would keep this turn from coming back.
+// giveBack returns a turn without a waiter. Until then the queue sends no request: the
+// store does not take back a turn before a later promise.
 func (q *queue) giveBack(t turn) {
 	q.back = append(q.back, t.res)
 	if !q.returning {
@@ -424,7 +413,7 @@ func (q *queue) giveAllBack() {
 		err := res.Cancel(ctx)
 		cancel()
 		mu.Lock()
-		if err != nil { // what cannot be given back counts as consumed
+		if err != nil { // it counts as consumed
 			q.back = nil
 		}
 	}
@@ -432,7 +421,6 @@ func (q *queue) giveAllBack() {
 	q.advance()
 }
 
-// ask asks the store for a turn, for a waiter.
 func (q *queue) ask(w *waiter, now time.Time) {
 	q.promise(w)
 	q.sent++
@@ -450,7 +438,7 @@ func (q *queue) ask(w *waiter, now time.Time) {
 		defer cancel()
 		sent := time.Now()
 		res, err := q.l.reserve(ctx, w.key, a.n, a.ahead, max(a.ahead, 1))
-		if err != nil && ctx.Err() != nil { // ctx is not the waiter's context
+		if err != nil && ctx.Err() != nil { // ctx is not the waiter's
 			err = fmt.Errorf("ratelimit: wait for %q: the store has not answered within %v: %w", w.key, within, ErrUnknown)
 		}
 		q.l.queues.mu.Lock()
@@ -460,7 +448,6 @@ func (q *queue) ask(w *waiter, now time.Time) {
 	}()
 }
 
-// answer takes an answer of the store.
 func (q *queue) answer(a *ask, res *Reservation, err error, sent time.Time) {
 	for i, other := range q.asks {
 		if other == a {
@@ -486,7 +473,7 @@ func (q *queue) answer(a *ask, res *Reservation, err error, sent time.Time) {
 	}
 	w := a.w
 	switch {
-	case q.surplus[a.n] > 0: // no waiter needs it
+	case q.surplus[a.n] > 0: // without a waiter
 		q.surplus[a.n]--
 	case err != nil || res.Result.RetryAfter == Never || a.ahead < lookAhead && !w.ended && w.promised:
 		if w.ended || !w.promised {
@@ -509,7 +496,7 @@ func (q *queue) answer(a *ask, res *Reservation, err error, sent time.Time) {
 	}
 }
 
-// refuse ends the wait of those that wait in vain for what the store has refused.
+// refuse ends the wait of waiters for which a refusal means that they wait in vain.
 func (q *queue) refuse(res *Reservation) {
 	other := refusedByOther(res)
 	var next *list.Element
@@ -526,8 +513,8 @@ func (q *queue) refuse(res *Reservation) {
 	}
 }
 
-// refusedByOther reports whether something other than a queue has refused. A waiter
-// that waits only for queues does not wait for that.
+// refusedByOther reports whether another limit than a queue has refused. A waiter with
+// turning does not wait for that.
 func refusedByOther(res *Reservation) bool {
 	for i, x := range res.Result.Limits() {
 		if !x.OK && !x.Shadow && (res.limits[i].rule.Algorithm != limits.LeakyBucket || x.RetryAfter == Never) {
@@ -537,14 +524,14 @@ func refusedByOther(res *Reservation) bool {
 	return res.Result.By.Fallback()
 }
 
-// know keeps what the store has said about n, for a turn within ahead. Times count
-// from when the request was sent, so that they are early rather than late: a
-// request that comes too soon is told how long to wait.
+// know keeps the store's answer about n, for a turn within ahead. Times count from the
+// sending of the request, so they are early rather than late: the answer to an early
+// request tells how long to wait.
 func (q *queue) know(res *Reservation, n int64, ahead time.Duration, sent time.Time) {
 	r := res.Result
 	q.told, q.standing, q.failed, q.pause, q.pauseCost = r, nil, false, time.Time{}, n
 	if !q.l.asked(r.Key, res.limits) {
-		return // other limits began while this was under way: the waiters ask again
+		return // the limits changed meanwhile: the waiters ask again
 	}
 	if r.By.Fallback() {
 		if !r.OK && r.RetryAfter != Never {

@@ -11,14 +11,14 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// SettleWithin is for how long after its decision a Receipt can be settled.
+// SettleWithin is how long after its decision a Receipt can be settled.
 const SettleWithin = time.Hour
 
-// ErrLate says that a Receipt is older than SettleWithin: what it stands for is consumed.
+// ErrLate says that a Receipt is older than SettleWithin: its costs are consumed.
 var ErrLate = fmt.Errorf("the reservation is older than %v", SettleWithin)
 
-// A Receipt is what Decider.Reserve has taken, as a value: a program can give it to its
-// caller and keep nothing. Who has it can give back what it stands for, once.
+// A Receipt describes what Decider.Reserve has taken: a program can pass it to its caller
+// and keep nothing. A program that has it can give its costs back, once.
 type Receipt struct {
 	ID   string `json:"id"`
 	At   int64  `json:"at"` // Result.At in microseconds since 1970
@@ -32,12 +32,12 @@ type Took struct {
 	Cost    int64        `json:"cost"`
 	PerCall bool         `json:"per_call,omitempty"`
 
-	// Turn and Reset are the Wait and the ResetAfter of the decision about this limit.
+	// Turn and Reset are the Wait and the ResetAfter of this limit's decision.
 	Turn  time.Duration `json:"turn,omitempty"`
 	Reset time.Duration `json:"reset"`
 }
 
-// left is how much has not come back by itself at a moment: see held.left.
+// left is how much has not come back by itself at now: see held.left.
 func (t Took) left(at, now int64) int64 {
 	if t.Limit.Algorithm != limits.TokenBucket && t.Limit.Ahead == 0 {
 		return t.Cost
@@ -47,14 +47,14 @@ func (t Took) left(at, now int64) int64 {
 	if !ok {
 		return t.Cost
 	}
-	if left*period != us*n { // as in held.left
+	if left*period != us*n { // see held.left
 		left++
 	}
 	return min(left, t.Cost)
 }
 
-// Reserve is Decide for work whose cost is known only when it is over: Settle settles the
-// difference. If nobody does, the costs are consumed. A request whose answer was lost is
+// Reserve is Decide for work whose cost is known only at its end: Settle settles the
+// difference. Without Settle the costs are consumed. A request whose answer was lost is
 // repeated once, and counted once.
 func (d *Decider) Reserve(ctx context.Context, q Question) (Result, Receipt, error) {
 	receipt := Receipt{ID: driver.NewID()}
@@ -62,10 +62,10 @@ func (d *Decider) Reserve(ctx context.Context, q Question) (Result, Receipt, err
 	return r, receipt, err
 }
 
-// Settle settles what Reserve took with the actual cost, as Reservation.Commit does, at any
-// process over the same store, and within SettleWithin: ErrLate. The first call settles:
-// another one, at whatever process, answers ErrSettled and changes nothing, also if the
-// first one has failed after it reached the store. What it did not give back then counts
+// Settle settles what Reserve took with the actual cost, as Reservation.Commit does, in
+// any process over the same store, within SettleWithin (else ErrLate). The first call
+// settles: a further call, in any process, returns ErrSettled and changes nothing, even
+// if the first one failed after it reached the store. What that did not give back counts
 // as consumed.
 func (d *Decider) Settle(ctx context.Context, r Receipt, actual int64) error {
 	if actual < 0 {
@@ -75,7 +75,7 @@ func (d *Decider) Settle(ctx context.Context, r Receipt, actual int64) error {
 		return nil
 	}
 	key, store := r.Took[0].Key, d.l.store
-	// The store has no ID for what is given back. So a limit of one remembers that it was.
+	// GiveBack has no ID in the store, so a limit of one remembers that it was called.
 	once, err := store.Take(ctx, limits.Request{Takes: []limits.Take{{
 		Key: "settled/" + r.ID, Limit: limits.Limit{Algorithm: limits.SlidingLog, N: 1, Period: SettleWithin}, Cost: 1,
 	}}})
@@ -109,7 +109,7 @@ func (d *Decider) Settle(ctx context.Context, r Receipt, actual int64) error {
 	}
 	slices.Sort(turns)
 	var failed error
-	for _, turn := range slices.Compact(turns) { // each by its own: see Reservation.Commit
+	for _, turn := range slices.Compact(turns) { // each by itself: see Reservation.Commit
 		err := settle(limits.Request{Mode: limits.GiveBack, At: r.At, Wait: turn}, func(t Took, cost int64) int64 {
 			if t.Turn != turn {
 				return 0
@@ -124,12 +124,11 @@ func (d *Decider) Settle(ctx context.Context, r Receipt, actual int64) error {
 }
 
 // GiveBack returns the costs to their limits, for callers that do not know when they were
-// taken: a Receipt does better. Of all that still counts, that is returned which was taken
-// first, so that no window allows more than its limit to those that took it, if they give
-// back only what they took and what has not come back by itself. A limit that counts
-// PerCall gets nothing back, and neither does a bucket that has promised turns, or owes.
-// Done twice it returns what others took: a call whose answer was lost should not be
-// repeated.
+// taken; a Receipt is more exact. It returns the oldest of what still counts. So no
+// window allows more than its limit, if callers give back only what they took and what
+// has not come back by itself. A limit that counts PerCall gets nothing back; neither
+// does a bucket that has promised turns, or owes. Called twice, GiveBack returns what
+// other callers took: do not repeat a call whose answer was lost.
 func (d *Decider) GiveBack(ctx context.Context, q Question) (Result, error) {
 	all, ask, err := d.request(q)
 	if err != nil {
@@ -145,7 +144,7 @@ func (d *Decider) GiveBack(ctx context.Context, q Question) (Result, error) {
 	if err != nil {
 		return Result{}, wrap("give back to", q.Key, err)
 	}
-	for i := range ask.Takes { // nothing is refused
+	for i := range ask.Takes { // no cost: nothing was refused
 		ask.Takes[i].Cost = 0
 	}
 	return result(all, ask, t, by, q.Key, -q.Cost), nil

@@ -9,52 +9,52 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Never is the RetryAfter of a cost that will never be allowed.
+// Never is the RetryAfter of a cost that is never allowed.
 const Never = limits.Never
 
-// A Result is a decision, and how the key stands after it. Waits are rounded up to
+// A Result is a decision, and the state of the key after it. Waits are rounded up to
 // microseconds, so that none is early.
 type Result struct {
 	OK bool
 
-	// Near is true while at least the share of a limit is used that its Warn names.
-	// It is false if By is a Fallback: nobody knows then.
+	// Near says that a limit is used up to the share of its Warn. It is false if By is a
+	// Fallback, because the use is unknown then.
 	Near bool
 
-	// WouldRefuse says that a limit which is a Shadow would have refused: Limits
-	// says which. OK does not depend on it.
+	// WouldRefuse says that a limit which is a Shadow would have refused: see Limits. OK
+	// does not depend on it.
 	WouldRefuse bool
 
 	Key  string
 	Cost int64
 	By   Source    // who decided
-	At   time.Time // when, by the clock of the store
+	At   time.Time // by the clock of the store
 
 	// Wait is how long to wait before acting on an OK. It is above 0 only under a
 	// LeakyBucket, and 0 after Limiter.Wait, which has waited.
 	Wait time.Duration
 
-	// RetryAfter is when the same cost will be allowed if nothing else is
-	// taken meanwhile; Never if it is above a limit; 0 if OK.
+	// RetryAfter is when the same cost will be allowed if nothing else is taken
+	// meanwhile; Never if it is above a limit; 0 if OK.
 	RetryAfter time.Duration
 
-	// ResetAfter is when all limits are as good as fresh.
+	// ResetAfter is when all that was taken has come back.
 	ResetAfter time.Duration
 
-	// Name, Limit, Period, Remaining and NextAfter are those of the tightest limit:
-	// the one that refuses for longest, else the one with the least remaining. See
-	// LimitResult. They are never those of a Shadow, and zero if all limits are.
+	// Name, Limit, Period, Remaining and NextAfter are those of the tightest limit: the
+	// one that refuses for longest, else the one with the least remaining. See
+	// LimitResult. Shadows do not count; the fields are zero if all limits are shadows.
 	Name      string
 	Limit     int64
 	Period    time.Duration
 	Remaining int64
 	NextAfter time.Duration
 
-	limits []LimitResult // nil if there is one
+	limits []LimitResult // nil if there is only one
 }
 
-// Limits is what each limit says, in the order of New. The caller must not change
-// it.
+// Limits are the results of the limits, in the order of New. The caller must not change
+// the slice.
 func (r Result) Limits() []LimitResult {
 	if r.limits != nil {
 		return r.limits
@@ -65,15 +65,15 @@ func (r Result) Limits() []LimitResult {
 	}}
 }
 
-// LimitResult is what one limit says.
+// LimitResult is the result of one limit.
 type LimitResult struct {
 	Name       string
-	OK         bool          // of a Shadow: whether it would have allowed it
+	OK         bool          // for a Shadow: whether it would have allowed it
 	Shadow     bool          // it refuses nothing
-	Near       bool          // at least the share is used that Warn names
-	Overridden bool          // an override stands in place of its numbers: see Overridable
+	Near       bool          // used up to the share of its Warn
+	Overridden bool          // an override replaces its numbers: see Overridable
 	Limit      int64         // the largest cost that is ever allowed: the burst of a bucket
-	Period     time.Duration // the length of its window; how long an empty bucket takes to fill
+	Period     time.Duration // the length of the window; the time to fill an empty bucket
 	Remaining  int64         // the largest cost that is allowed now
 	Wait       time.Duration
 
@@ -87,14 +87,14 @@ type Source uint8
 
 const (
 	ByStore  Source = iota // the store, exactly
-	ByOpen                 // FailOpen: the store failed, so it is allowed
-	ByClosed               // FailClosed: the store failed, so it is refused
-	ByLocal                // FailLocal: the store failed, so this process decided about its share
-	ByBatch                // InBatches: this process, from what the store gave it
+	ByOpen                 // FailOpen, because the store failed
+	ByClosed               // FailClosed, because the store failed
+	ByLocal                // FailLocal, because the store failed: this process, about its share
+	ByBatch                // InBatches: this process, from a batch
 )
 
-// Fallback reports whether the store failed and something else decided: the result
-// then has no figures, or those of one share.
+// Fallback reports whether the store failed and an option decided: the result then has no
+// figures, or those of one share.
 func (s Source) Fallback() bool { return s == ByOpen || s == ByClosed || s == ByLocal }
 
 func (s Source) String() string {
@@ -107,14 +107,13 @@ type (
 	KeyError = driver.KeyError
 	// LimitError refuses a limit or a cost.
 	LimitError = limits.Error
-	// ClockError says that the clocks of this machine and of the store are too
-	// far apart for windows of a calendar.
+	// ClockError says that the clocks of this machine and of the store differ too much
+	// for windows of a calendar.
 	ClockError = limits.ClockError
 )
 
 var (
-	// ErrUnavailable says that the store could not be asked, and nothing was
-	// taken.
+	// ErrUnavailable says that the store could not be reached, and nothing was taken.
 	ErrUnavailable = driver.ErrUnavailable
 
 	// ErrUnknown says that the request may have been counted.
@@ -127,8 +126,8 @@ var (
 	ErrSettled = errors.New("the reservation was settled before")
 )
 
-// RefusedError says why Wait gave up: Result.RetryAfter is later than
-// the deadline, or Never.
+// RefusedError says that Wait gave up because Result.RetryAfter is after the deadline, or
+// Never.
 type RefusedError struct{ Result Result }
 
 // Is makes errors.Is(err, ErrRefused) true.

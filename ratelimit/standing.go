@@ -6,12 +6,12 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// standing is how one limit stands.
+// standing is the state of one limit.
 type standing struct {
 	limit Limit
-	full  time.Time // of a bucket: when it is full; of a queue: when it is empty
-	left  int64     // of a window: how much is left
-	more  time.Time // of a window: when more comes back
+	full  time.Time // bucket: when it is full; queue: when it is empty
+	left  int64     // window: how much remains
+	more  time.Time // window: when more comes back
 }
 
 func (s *standing) bucket() bool {
@@ -20,7 +20,7 @@ func (s *standing) bucket() bool {
 
 func (s *standing) queue() bool { return s.limit.rule.Algorithm == limits.LeakyBucket }
 
-// span is how long a bucket takes to refill cost.
+// span is the time in which cost flows into a bucket.
 func (s *standing) span(cost int64) time.Duration {
 	us, ok := share(cost, s.limit.rule.Period.Microseconds(), s.limit.rule.N)
 	if !ok {
@@ -29,11 +29,10 @@ func (s *standing) span(cost int64) time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// longestTurn is the longest time until a turn that is computed.
 const longestTurn = 100 * 365 * 24 * time.Hour
 
-// turn is when the turn for cost comes, behind others who wait for ahead: in the
-// past if it can be at once.
+// turn is the time of the turn for cost, behind waiters for ahead. It is in the past if
+// the turn can be at once.
 func (s *standing) turn(cost, ahead int64, now time.Time) time.Time {
 	switch full := later(s.full, now); {
 	case s.queue():
@@ -46,7 +45,7 @@ func (s *standing) turn(cost, ahead int64, now time.Time) time.Time {
 	return s.more
 }
 
-// over is how long until a queue has room for cost.
+// over is the time until a queue has room for cost.
 func (s *standing) over(cost, ahead int64, now time.Time) time.Duration {
 	return later(s.full, now).Sub(now) + s.span(ahead) + s.span(cost) - s.span(s.limit.rule.Burst)
 }
@@ -58,7 +57,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// take notes that n is asked for.
+// take notes a request for n.
 func (s *standing) take(n int64, now time.Time) {
 	cost := s.limit.cost(n)
 	if s.bucket() {

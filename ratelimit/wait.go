@@ -13,25 +13,22 @@ import (
 	"github.com/batonhq/baton/internal/bootclock"
 )
 
-// keepIDs is how long the store remembers a request that may be repeated.
+// keepIDs is how long the store remembers the ID of a request.
 const keepIDs = time.Minute
 
-// Wait waits until one is allowed, and takes it. If it knows that this will be
-// after the context's deadline it fails at once with a *RefusedError, and has
-// consumed nothing; if the context ends while it waits, it fails with the context's
-// error.
+// Wait waits until one is allowed, and takes it. If it knows that this will be after the
+// context's deadline it fails at once with a *RefusedError, and has consumed nothing. If
+// the context ends while it waits, it fails with the context's error.
 //
-// The goroutines of this process that wait for a key form a local queue, first
-// come, first served. It takes turns under TokenBucket and LeakyBucket from the
-// store at most 100 ms before they come. The turn of a waiter that leaves goes to
-// the next one; if there is none it is given back. So a waiter that leaves keeps a
-// limit from other processes for no longer than that. The order is not kept between
-// processes, nor between waiters and calls that do not wait. A waiter that only
-// those before it in the queue keep from its deadline is told when the deadline has
-// passed, because they may leave before.
+// The goroutines of this process that wait for a key form a local queue, first come,
+// first served. It takes turns under TokenBucket and LeakyBucket from the store at most
+// 100 ms before they come. The turn of a waiter that leaves goes to the next one, or else
+// back to the store. So a waiter that leaves delays other processes by no more than that.
+// There is no order between processes, nor between waiters and calls that do not wait. A
+// waiter that would miss its deadline only because of earlier waiters fails at the
+// deadline, because these may leave before.
 //
-// If the store cannot be asked, that is an error only for the waiter for which it
-// was asked.
+// A failure of the store is an error only for the waiter of the failed request.
 func (l *Limiter) Wait(ctx context.Context, key string) (Result, error) { return l.WaitN(ctx, key, 1) }
 
 // WaitN waits for n at once.
@@ -39,15 +36,14 @@ func (l *Limiter) WaitN(ctx context.Context, key string, n int64) (Result, error
 	return l.wait(&waiter{key: key, n: n, ctx: ctx})
 }
 
-// WaitWithin is WaitN for servers: it waits only for turns in the queues of
-// LeakyBuckets. It refuses at once what another limit refuses, what would wait for
-// longer than longest or than the context's deadline, including the waiters before
-// it in the local queue, and what does not fit into the queue that the LeakyBucket
-// describes. If longest is below 0 the size of that queue is the only bound.
+// WaitWithin is WaitN for servers: it waits only for turns in the queues of LeakyBuckets.
+// It refuses at once if another limit refuses; if the wait, with the earlier waiters in
+// the local queue, would exceed longest or the context's deadline; and if the
+// LeakyBucket's queue is full. If longest is below 0, the size of that queue is the only
+// bound.
 //
-// If several processes wait for one key, each knows only its own local queue. A
-// waiter that was let in and then overtaken by other processes is refused when
-// longest, or the longest wait of the queue, has passed.
+// Each process knows only its own local queue. If other processes overtake a waiter, it
+// is refused when longest, or the longest wait of the LeakyBucket, has passed.
 func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest time.Duration) (Result, error) {
 	w := &waiter{key: key, n: n, ctx: ctx, turning: true}
 	now := time.Now()
@@ -60,7 +56,7 @@ func (l *Limiter) WaitWithin(ctx context.Context, key string, n int64, longest t
 	return l.wait(w)
 }
 
-// longest is how long n can wait for its turn in the shortest queue.
+// longest is the longest wait for n in the shortest queue.
 func (l *Limiter) longest(key string, n int64) time.Duration {
 	d := longestTurn
 	for _, limit := range l.limitsOf(key) {
@@ -94,7 +90,7 @@ func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	never := l.never(w.key, w.n)
 	mu.Lock()
 	q := l.queues.all[name]
-	if q == nil || never { // no waiter is before this one: ask for what is free at once
+	if q == nil || never { // no earlier waiter: ask for what is available at once
 		mu.Unlock()
 		sent := time.Now()
 		res, err := l.reserve(w.ctx, w.key, w.n, 0, 1)
@@ -139,8 +135,8 @@ func (l *Limiter) waitFor(w *waiter) (Result, error) {
 	return q.leave(w)
 }
 
-// queueOf is the name of the local queue for the key: "", for all keys together, if
-// every limit counts ForAll.
+// queueOf is the name of the key's local queue: "", for all keys together, if every limit
+// counts ForAll.
 func (l *Limiter) queueOf(key string) string {
 	for _, limit := range l.plan.Load().limits {
 		if !limit.all && !limit.shadow {
@@ -160,8 +156,8 @@ func (l *Limiter) never(key string, n int64) bool {
 	return false
 }
 
-// Queues reports whether a limit is a LeakyBucket and no Shadow, so that callers
-// must wait for Result.Wait.
+// Queues reports whether a limit is a LeakyBucket and no Shadow, so that callers must
+// wait for Result.Wait.
 func (l *Limiter) Queues() bool { return slices.ContainsFunc(l.plan.Load().limits, Limit.queues) }
 
 func (l Limit) queues() bool { return l.rule.Algorithm == limits.LeakyBucket && !l.shadow }
@@ -181,22 +177,21 @@ type Reservation struct {
 	settled bool
 }
 
-// held is what was taken from one limit.
 type held struct {
 	cost int64
-	turn time.Duration // until its own turn, from the decision on
+	turn time.Duration // from the decision to its own turn
 
-	// Set for a bucket that lets some through at once: when it is full again, on
-	// bootclock, and its rate. Any other bucket is a queue that takes nothing back
-	// from before later requests.
+	// For a bucket that lets some through at once: when it is full again, on bootclock,
+	// and its rate. Other buckets are queues, which take nothing back that is before
+	// later requests.
 	full   time.Time
 	n      int64
 	period time.Duration
 }
 
-// left is how much has not come back by itself: what was taken last comes back
-// last. For windows the store knows that by the moment when it was taken. A part of
-// a token counts as one, or a caller that cancels at once would lose one.
+// left is how much has not come back by itself: what was taken last comes back last. For
+// windows the store knows that by the moment of the take. A part of a token counts as
+// one: otherwise a caller that cancels at once would lose one.
 func (h held) left() int64 {
 	if h.n == 0 {
 		return h.cost
@@ -212,11 +207,11 @@ func (h held) left() int64 {
 	return min(left, h.cost)
 }
 
-// Reserve takes n in advance, for work whose cost is known only when it is over:
-// Commit settles the difference, Cancel gives all back. If the caller does neither,
-// n is consumed. If it is refused, the error is nil, Result.OK is false and there is
-// nothing to settle. It queues nothing but under a LeakyBucket: where x/time/rate
-// would return a delay, it is refused with a Result.RetryAfter. To wait, call Wait.
+// Reserve takes n in advance, for work whose cost is known only at its end: Commit
+// settles the difference, Cancel gives all back. Otherwise n is consumed. After a refusal
+// the error is nil, Result.OK is false and there is nothing to settle. Only a LeakyBucket
+// queues: where x/time/rate would return a delay, Reserve refuses with a
+// Result.RetryAfter. To wait, call Wait.
 //
 // A request whose answer was lost is repeated once, and counted once.
 func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservation, error) {
@@ -226,10 +221,9 @@ func (l *Limiter) Reserve(ctx context.Context, key string, n int64) (*Reservatio
 	return l.reserveTold(ctx, key, n, 0)
 }
 
-// ReserveWithin is Reserve for callers that would not wait for longer than longest
-// for the turn that a LeakyBucket gives: the store refuses a later turn and takes
-// nothing. Result.RetryAfter then says when there will be one that is near enough.
-// It does not wait: see Result.Wait.
+// ReserveWithin is Reserve with a bound on the turn of a LeakyBucket: the store refuses a
+// turn more than longest ahead and takes nothing. Result.RetryAfter is then the time
+// until a turn is near enough. ReserveWithin does not wait: see Result.Wait.
 func (l *Limiter) ReserveWithin(ctx context.Context, key string, n int64, longest time.Duration) (*Reservation, error) {
 	if n < 1 {
 		return nil, &LimitError{Key: key, Reason: "a cost must be positive"}
@@ -250,8 +244,8 @@ func (l *Limiter) reserveTold(ctx context.Context, key string, n int64, within t
 	return res, err
 }
 
-// reserve takes n: of token buckets for a turn at most wait ahead, of queues for a
-// turn at most within ahead, or any turn if within is 0.
+// reserve takes n: of token buckets for a turn at most wait ahead, of queues for a turn
+// at most within ahead, or any turn if within is 0.
 func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within time.Duration) (*Reservation, error) {
 	l.over.look(ctx)
 	all, r, err := l.request(key, n)
@@ -280,13 +274,13 @@ func (l *Limiter) reserve(ctx context.Context, key string, n int64, wait, within
 	return res, nil
 }
 
-// Commit settles a reservation with its actual cost: it gives the rest back as far
-// as that still counts, and takes what is missing whether or not it is allowed, as
-// debt of at most one more limit. A cost of 0 is Cancel.
+// Commit settles a reservation with its actual cost. It gives the rest back as far as
+// that still counts, or takes the excess even above the limit, as debt of at most one
+// more limit. A cost of 0 is Cancel.
 //
-// It may be repeated after an error; otherwise a second call answers ErrSettled.
-// After ErrUnknown a repetition gives nothing back a second time: what the first
-// one did not give back counts as consumed.
+// Commit may be repeated after an error; otherwise a second call returns ErrSettled.
+// After ErrUnknown a repetition gives nothing back a second time: what the first call did
+// not give back counts as consumed.
 func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	if actual < 0 {
 		return &LimitError{Key: r.Result.Key, Reason: "a cost must not be negative"}
@@ -319,8 +313,7 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 			return nil
 		}
 		_, err := r.l.store.Take(ctx, q)
-		// Giving back has no ID: done twice it would give back what other callers
-		// took.
+		// GiveBack has no ID: a repetition would give back what other callers took.
 		if err == nil || q.Mode == limits.GiveBack && errors.Is(err, ErrUnknown) {
 			for name, cost := range settled { // even if the other half fails
 				h := r.held[name]
@@ -330,8 +323,8 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 		}
 		return wrap("settle", r.Result.Key, err)
 	}
-	// Each limit takes back what was in front of its own promises: with the turn of
-	// another one it would take it for a later promise, or overlook one.
+	// Each limit compares its own turn with later promises: with another limit's turn it
+	// would see a false one, or overlook one.
 	turns := make([]time.Duration, 0, len(r.held))
 	for _, h := range r.held {
 		turns = append(turns, h.turn)
@@ -356,9 +349,9 @@ func (r *Reservation) Commit(ctx context.Context, actual int64) error {
 	return nil
 }
 
-// toGiveBack is the limit by which to give back what was taken by the limit of the same
-// name in taken, if limit is in force now. A window finds what was taken by the window
-// in which it was; the content of a bucket comes back at the rate of now.
+// toGiveBack is the limit by which to give back what was taken under the limit of the
+// same name in taken. limit is the one now in force. A window finds what was taken by the
+// window of the take; a bucket's content comes back at the present rate.
 func toGiveBack(taken []Limit, limit Limit) Limit {
 	i := slices.IndexFunc(taken, func(l Limit) bool { return l.name == limit.name })
 	bucket := limit.rule.Algorithm == limits.TokenBucket || limit.rule.Algorithm == limits.LeakyBucket

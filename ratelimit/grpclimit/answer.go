@@ -17,7 +17,7 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// refuse is the error of a refused call: why, and when to try again.
+// refuse is the error of a refused call, with the reason and the time to try again.
 func refuse(r front.Answer) error {
 	s := status.New(codes.ResourceExhausted, "the call exceeds the quota")
 	var details []protoadapt.MessageV1
@@ -46,7 +46,7 @@ func refuse(r front.Answer) error {
 	return s.Err()
 }
 
-// pushback is after how many milliseconds a client may retry; -1 if it must not.
+// pushback is the time in milliseconds until a client may retry; -1 if it must not.
 func pushback(r ratelimit.Result) string {
 	if r.RetryAfter == ratelimit.Never {
 		return "-1"

@@ -4,25 +4,24 @@
 //	limit, err := grpclimit.New(limiter)
 //	server := grpc.NewServer(grpc.ChainUnaryInterceptor(limit.Unary), grpc.ChainStreamInterceptor(limit.Stream))
 //
-// Each call is counted under a key, by default the caller's address. A refused call
-// gets ResourceExhausted with the details RetryInfo, which says when to try again,
-// and QuotaFailure, which names the limits; the trailer grpc-retry-pushback-ms
-// tells the same to clients that retry automatically. A call that costs more than
-// is ever allowed has no RetryInfo, and a pushback of -1: do not retry.
+// Each call is counted under a key, by default the caller's address. A refused call gets
+// ResourceExhausted with the details RetryInfo, the time to try again, and QuotaFailure,
+// the names of the limits. The trailer grpc-retry-pushback-ms is for clients that retry
+// automatically. A call that costs more than is ever allowed has no RetryInfo, and a
+// pushback of -1: do not retry.
 //
-// NewFunc is for decisions that something else makes, such as package rules: the
-// function says what a call is, and gets the caller's address.
+// NewFunc is for decisions from elsewhere, such as package rules: its function gets the
+// call and the caller's address.
 //
-// Callers' addresses are trusted as in package httplimit: the address is that of
-// the connection, unless that is a proxy that you trust, and 64 bits of an IPv6
-// address count.
+// Callers' addresses are found as in package httplimit: the address is that of the
+// connection, unless that is a proxy that you trust, and 64 bits of an IPv6 address
+// count.
 //
-// If the limiter has no policy for a store that fails, a call that the store cannot
-// decide about is answered with Unavailable. With ratelimit.FailOpen it passes;
-// what FailClosed or FailLocal refuses is Unavailable, too, with a RetryInfo.
-// OnFallback is told of every such call; the handler gets the decision from
-// ResultOf.
+// Without a policy for a store that fails, a call that the store cannot decide is
+// answered with Unavailable. With ratelimit.FailOpen it passes; what FailClosed or
+// FailLocal refuses is Unavailable, too, with a RetryInfo. OnFallback is called for every
+// such call; the handler gets the decision from ResultOf.
 //
-// A Limit.Shadow and a Limit.Warn change no answer; what they say is in ResultOf,
-// and in ratelimit.Events: Result.WouldRefuse and Result.Near.
+// A Limit.Shadow and a Limit.Warn change no answer. Their results are in ResultOf and in
+// ratelimit.Events: Result.WouldRefuse and Result.Near.
 package grpclimit

@@ -17,29 +17,28 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// An Option changes what New makes.
+// An Option is one of New or NewFunc.
 type Option func(*Interceptor)
 
-// By sets the key that calls are counted under. Without it, and where the key is
-// missing, that is the caller's address.
+// By sets the key that calls are counted under. Defaults to the caller's address, which
+// also replaces a missing key.
 func By(k Key) Option { return func(i *Interceptor) { i.key = k } }
 
-// Cost sets the cost of a call; with PerMessage, the cost of a message of a stream.
-// The message is nil for a stream that is counted as a whole. A cost below 1 passes
-// uncounted. Without Cost everything costs 1. Many calls use the function at once.
+// Cost sets the cost of a call; with PerMessage, the cost of a message of a stream. The
+// message is nil for a stream that is counted as a whole. A cost below 1 passes
+// uncounted. Defaults to 1. f must be safe for concurrent use.
 func Cost(f func(ctx context.Context, fullMethod string, message any) int64) Option {
 	return func(i *Interceptor) { i.cost = f }
 }
 
-// Skip lets calls pass uncounted, such as those of health checks. Many calls use
-// the function at once.
+// Skip lets calls pass uncounted, such as health checks. f must be safe for concurrent
+// use.
 func Skip(f func(ctx context.Context, fullMethod string) bool) Option {
 	return func(i *Interceptor) { i.skip = f }
 }
 
-// PerMessage counts each message that a stream receives, instead of the stream: it
-// is received first, then counted. A refused message ends the stream, whatever the
-// handler returns.
+// PerMessage counts each message that a stream receives, instead of the stream. A refused
+// message ends the stream, with any result of the handler.
 func PerMessage() Option { return func(i *Interceptor) { i.messages = true } }
 
 // Networks sets how many bits of a caller's address count, by default 32 of IPv4
@@ -50,11 +49,11 @@ func Networks(ipv4, ipv6 int) Option {
 	return func(i *Interceptor) { i.addresses.V4, i.addresses.V6 = ipv4, ipv6 }
 }
 
-// TrustXForwardedFor believes x-forwarded-for if proxies in these networks wrote
-// it. They must append to it, or replace it, and never forward it unchanged. It is
-// read from the end, past trusted proxies. If a proxy's entry is no address, the
-// caller is the connection's peer. Name the proxies' own addresses and nothing
-// wider: every host in these networks can claim any address.
+// TrustXForwardedFor trusts x-forwarded-for if proxies in these networks wrote it. They
+// must append to it, or replace it, and never forward it unchanged. It is read from the
+// end, past trusted proxies. If a proxy's entry is no address, the caller is the
+// connection's peer. Name only the proxies' own addresses: every host in these networks
+// can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(i *Interceptor) { i.trust(remote.XForwardedFor, proxies) }
 }
@@ -64,7 +63,7 @@ func TrustForwarded(proxies ...netip.Prefix) Option {
 	return func(i *Interceptor) { i.trust(remote.Forwarded, proxies) }
 }
 
-// TrustSocket also believes every peer that connects by a Unix socket.
+// TrustSocket also trusts every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(i *Interceptor) { i.addresses.Socket = true } }
 
 func (i *Interceptor) trust(form remote.Form, proxies []netip.Prefix) {
@@ -75,45 +74,42 @@ func (i *Interceptor) trust(form remote.Form, proxies []netip.Prefix) {
 	i.addresses.Trusted = append(i.addresses.Trusted, proxies...)
 }
 
-// MaxWait bounds how long a call waits for its turn under a LeakyBucket: a call
-// that would wait longer is refused. With 0 no call waits. Without MaxWait the
-// bound is that of the LeakyBucket. A call whose deadline comes sooner is refused
-// at once. The calls of this process wait in one local queue for each key: see
-// ratelimit.Limiter.WaitWithin.
+// MaxWait bounds how long a call waits for its turn under a LeakyBucket: a call that
+// would wait longer is refused. With 0 no call waits. Defaults to the bound of the
+// LeakyBucket. A call whose deadline comes sooner is refused at once. The calls of this
+// process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(i *Interceptor) { i.ask.MaxWait = max(d, 0) } }
 
 // OnRefused sets the error of refused calls, in place of ResourceExhausted and
-// Unavailable with their details; nil lets the call pass. The trailer is set with
-// every error.
+// Unavailable with their details; nil lets the call pass. The trailer is set with every
+// error.
 func OnRefused(f func(ctx context.Context, fullMethod string, r ratelimit.Result) error) Option {
 	return func(i *Interceptor) { i.refused = f }
 }
 
-// OnError answers calls that the limiter cannot decide about, in place of
-// Unavailable; nil lets the call pass. The error names the key and is not meant for
-// the caller.
+// OnError sets the error of calls that the limiter cannot decide, in place of
+// Unavailable; nil lets the call pass. err names the key: do not send it to the caller.
 func OnError(f func(ctx context.Context, fullMethod string, err error) error) Option {
 	return func(i *Interceptor) { i.failed = f }
 }
 
-// OnFallback is told of each call that the store did not decide about, because it
-// failed or was too slow: Result.By says what did, and Result.OK whether the call
-// passes. Count these and alert on them, because a limiter with FailOpen limits
-// nothing meanwhile. It is called before the call is answered, by many calls at
-// once.
+// OnFallback is called for each call that the store did not decide, because it failed or
+// was too slow, before the call is answered: Result.By says what decided, and Result.OK
+// whether the call passes. Count these and alert on them, because a limiter with FailOpen
+// limits nothing meanwhile. f must be safe for concurrent use.
 func OnFallback(f func(ctx context.Context, fullMethod string, r ratelimit.Result)) Option {
 	return func(i *Interceptor) { i.fallback = f }
 }
 
-// ResultOf is the decision that let a call pass, from the handler's context. There
-// is none if the call was not counted (Skip, Cost), passed by OnError, or is a
-// stream that is counted message by message.
+// ResultOf returns the decision that let a call pass, from the handler's context. There
+// is none if the call was not counted (Skip, Cost), passed by OnError, or is a stream
+// with PerMessage.
 func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
 
 // An Interceptor limits the calls of servers. It is safe for concurrent use.
 type Interceptor struct {
 	ask       front.Ask
-	decide    func(context.Context, Call) (ratelimit.Result, error) // in place of ask
+	decide    func(context.Context, Call) (ratelimit.Result, error) // replaces ask
 	key       Key
 	cost      func(context.Context, string, any) int64
 	skip      func(context.Context, string) bool
@@ -134,21 +130,21 @@ func New(limiter *ratelimit.Limiter, opts ...Option) (*Interceptor, error) {
 	return i.with(opts)
 }
 
-// A Call is what a function decides about.
+// A Call is a call to decide about.
 type Call struct {
 	Method  string // its full name: "/shop.Orders/Place"
 	Message any    // nil for a stream that is counted as a whole
-	Client  string // the caller's address, as Client counts it
+	Client  string // the caller's address, as a Key
 }
 
 // NewFunc is New with a function that decides about each call, or with PerMessage about
-// each message of a stream: for rules (rules.Limiter.Allow), or whatever else has a
-// ratelimit.Result. An error of the function is what OnError gets; many calls use it at
-// once. A call that is allowed with a Result.Wait waits for that long; one whose context
-// ends meanwhile is failed, and its turn is lost.
+// each message of a stream: for rules (rules.Limiter.Allow), or another source of a
+// ratelimit.Result. decide must be safe for concurrent use. OnError gets its error. An
+// allowed call with a Result.Wait waits for that long; if its context ends meanwhile it
+// fails, and its turn is lost.
 //
-// What counts, for how much and how far ahead is the function's to say: By, Cost and
-// MaxWait are refused.
+// decide also chooses the key, the cost and the longest wait: By, Cost and MaxWait are
+// refused.
 func NewFunc(decide func(context.Context, Call) (ratelimit.Result, error), opts ...Option) (*Interceptor, error) {
 	i := &Interceptor{ask: front.Ask{MaxWait: -1}, decide: decide}
 	if decide == nil {
@@ -209,7 +205,7 @@ func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServ
 	return handler(srv, s)
 }
 
-// admitted is a stream whose context holds the decision.
+// admitted is a stream whose context has the decision.
 type admitted struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -217,7 +213,7 @@ type admitted struct {
 
 func (a admitted) Context() context.Context { return a.ctx }
 
-// stream counts what it receives.
+// stream counts the messages that it receives.
 type stream struct {
 	grpc.ServerStream
 	i       *Interceptor
@@ -239,8 +235,7 @@ func (s *stream) RecvMsg(m any) error {
 	return err
 }
 
-// admit returns no error if the call may continue, and the decision, if there was
-// one.
+// admit returns no error if the call may continue, and the decision, if there was one.
 func (i *Interceptor) admit(ctx context.Context, method string, message any, trailer func(metadata.MD)) (*ratelimit.Result, error) {
 	cost := int64(1)
 	if i.cost != nil {
@@ -267,7 +262,6 @@ func (i *Interceptor) admit(ctx context.Context, method string, message any, tra
 	return nil, err
 }
 
-// answer decides about a call.
 func (i *Interceptor) answer(ctx context.Context, method string, message any, cost int64) (front.Answer, error) {
 	if i.decide != nil {
 		d, err := i.decide(ctx, Call{method, message, i.client(ctx)})
@@ -284,7 +278,7 @@ func (i *Interceptor) answer(ctx context.Context, method string, message any, co
 	return i.ask.Do(ctx, front.Join(key), cost)
 }
 
-// client is the key part for the address of a caller.
+// client is the caller's address as a part of a key.
 func (i *Interceptor) client(ctx context.Context) string {
 	var addr netip.Addr
 	socket := false

@@ -11,13 +11,12 @@ import (
 
 // A Key says what a call is counted under. The zero Key is Client.
 //
-// Whatever callers send, two values never give the same key, and no key is too long
-// for a store: characters that are not printable are escaped, long values hashed.
+// Different values of callers never give the same key, and no key is too long for a
+// store: unprintable characters are escaped, long values hashed.
 type Key struct {
 	of func(c call) string // "" if it is missing
 }
 
-// call is what keys are made of.
 type call struct {
 	ctx    context.Context
 	method string
@@ -28,15 +27,14 @@ type call struct {
 // connection without an address, such as one by a Unix socket.
 func Client() Key { return Key{func(c call) string { return c.client() }} }
 
-// Metadata is the first value of a key of the call's metadata: "tenant=acme". The
-// Key is missing if that is empty. Values of authorization and cookie are kept
-// secret. All spellings of one authorization count as one: the case of its scheme
-// and the space around it do not matter.
+// Metadata is the first value of a key of the call's metadata: "tenant=acme". The Key is
+// missing if that is empty. Values of authorization and cookie are hashed. All spellings
+// of one authorization count as one: the case of its scheme and the space around it do
+// not matter.
 func Metadata(name string) Key { return fromMetadata(name, front.Part) }
 
-// SecretMetadata is like Metadata for a secret value, such as an API key. Everyone
-// who may read the store can see the keys, and errors contain them, so the value is
-// hashed.
+// SecretMetadata is Metadata for a secret value, such as an API key. The value is hashed,
+// because the store and errors show keys.
 func SecretMetadata(name string) Key { return fromMetadata(name, front.Secret) }
 
 func fromMetadata(name string, part func(name, value string) string) Key {
@@ -51,12 +49,12 @@ func fromMetadata(name string, part func(name, value string) string) Key {
 	}}
 }
 
-// Method is the full name of the method: "/shop.Orders/Place". A server with
-// grpc.UnknownServiceHandler takes calls of methods that callers invent.
+// Method is the full name of the method: "/shop.Orders/Place". With
+// grpc.UnknownServiceHandler callers can invent methods.
 func Method() Key { return Key{func(c call) string { return front.Part("", c.method) }} }
 
-// Func is what a function returns, under a name: "user=42". The Key is missing if
-// that is empty. Many calls use the function at once.
+// Func is the result of f, under a name: "user=42". The Key is missing if that is empty.
+// f must be safe for concurrent use.
 func Func(name string, f func(ctx context.Context, fullMethod string) string) Key {
 	return Key{func(c call) string {
 		value := f(c.ctx, c.method)
@@ -67,8 +65,7 @@ func Func(name string, f func(ctx context.Context, fullMethod string) string) Ke
 	}}
 }
 
-// Or is k, or other where k is missing. Where both are missing it is the caller's
-// address.
+// Or is k, or other where k is missing, or else the caller's address.
 func (k Key) Or(other Key) Key {
 	return Key{func(c call) string {
 		if key := k.call(c); key != "" {
@@ -78,8 +75,8 @@ func (k Key) Or(other Key) Key {
 	}}
 }
 
-// Join counts each combination of keys by itself: "/shop.Orders/Place|192.0.2.1".
-// Each missing key is replaced by the caller's address.
+// Join counts each combination of keys by itself: "/shop.Orders/Place|192.0.2.1". The
+// caller's address replaces each missing key.
 func Join(keys ...Key) Key {
 	return Key{func(c call) string {
 		parts := make([]string, len(keys))

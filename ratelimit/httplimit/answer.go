@@ -90,7 +90,7 @@ func tightest(a front.Answer) ratelimit.LimitResult {
 	return ratelimit.LimitResult{ResetAfter: a.ResetAfter}
 }
 
-// policies writes what the limits allow: "per-minute";q=100;w=60.
+// policies describes the limits: "per-minute";q=100;w=60.
 func policies(limits []ratelimit.LimitResult) string {
 	b := make([]byte, 0, 32*len(limits))
 	for i, l := range limits {
@@ -101,8 +101,8 @@ func policies(limits []ratelimit.LimitResult) string {
 	return string(b)
 }
 
-// standing writes what remains: "per-minute";r=40;t=10. A refused client gets no t
-// of limits that did not refuse it: that may be longer than Retry-After.
+// standing describes what remains: "per-minute";r=40;t=10. A refused client gets no t of
+// limits that did not refuse: that could be longer than Retry-After.
 func standing(a front.Answer) string {
 	b := make([]byte, 0, 32*len(a.Limits))
 	for i, l := range a.Limits {
@@ -115,7 +115,7 @@ func standing(a front.Answer) string {
 	return string(b)
 }
 
-// clientName is what a client knows a limit by: bytes that a string of structured fields (RFC
+// clientName is a limit's name for clients: bytes that a string of structured fields (RFC
 // 9651) cannot contain become question marks.
 func clientName(l ratelimit.LimitResult) string {
 	text := []byte(front.Name(l.Name))
@@ -127,7 +127,7 @@ func clientName(l ratelimit.LimitResult) string {
 	return string(text)
 }
 
-// appendItem begins an item of a list of structured fields, a string.
+// appendItem begins an item, a string, of a list of structured fields.
 func appendItem(b []byte, i int, name string) []byte {
 	if i > 0 {
 		b = append(b, ", "...)
@@ -152,8 +152,8 @@ func appendParameter(b []byte, name string, n int64) []byte {
 	return strconv.AppendInt(b, min(n, maxInteger), 10)
 }
 
-// retryAfter is after how many whole seconds a refused request may be sent again;
-// "" if it never may.
+// retryAfter is the time in whole seconds until a refused request may be sent again; ""
+// if never.
 func retryAfter(r ratelimit.Result) string {
 	if r.RetryAfter == ratelimit.Never {
 		return ""
@@ -161,7 +161,7 @@ func retryAfter(r ratelimit.Result) string {
 	return strconv.FormatInt(max(front.Up(r.RetryAfter, time.Second), 1), 10)
 }
 
-// Types of problems that the draft defines.
+// Types of problems in the draft.
 const (
 	quotaExceeded   = "https://iana.org/assignments/http-problem-types#quota-exceeded"
 	reducedCapacity = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
@@ -177,14 +177,14 @@ type problem struct {
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // it contains nothing that JSON cannot encode
+	if err != nil { // cannot happen: it contains nothing that JSON cannot encode
 		panic(err)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/problem+json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	_, _ = w.Write(body) // a client that has gone needs no answer
 }
 
 func refuse(w http.ResponseWriter, r front.Answer) {

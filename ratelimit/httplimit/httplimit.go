@@ -14,23 +14,23 @@ import (
 	"github.com/batonhq/baton/ratelimit/internal/front"
 )
 
-// An Option changes what New makes.
+// An Option is one of New or NewFunc.
 type Option func(*limit)
 
-// By sets the key that requests are counted under. Without it, and where the key is
-// missing, that is the client's address.
+// By sets the key that requests are counted under. Defaults to the client's address,
+// which also replaces a missing key.
 func By(k Key) Option { return func(l *limit) { l.key = k } }
 
-// Cost sets the cost of a request. A cost below 1 passes uncounted. Without Cost
-// each request costs 1. Many requests use the function at once.
+// Cost sets the cost of a request. A cost below 1 passes uncounted. Defaults to 1. f must
+// be safe for concurrent use.
 func Cost(f func(*http.Request) int64) Option { return func(l *limit) { l.cost = f } }
 
-// Skip lets requests pass uncounted, without any field of RateLimit. Preflight is
-// one such function. Many requests use the function at once.
+// Skip lets requests pass uncounted, without any RateLimit field. Preflight is one such
+// function. f must be safe for concurrent use.
 func Skip(f func(*http.Request) bool) Option { return func(l *limit) { l.skip = f } }
 
-// Preflight reports whether a browser asks by itself whether a request from another
-// origin is allowed (CORS). It cannot wait and try again.
+// Preflight reports whether a browser asks whether a request from another origin is
+// allowed (CORS). A browser does not repeat that after a refusal.
 func Preflight(r *http.Request) bool {
 	return r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header.Get("Access-Control-Request-Method") != ""
 }
@@ -43,11 +43,11 @@ func Networks(ipv4, ipv6 int) Option {
 	return func(l *limit) { l.addresses.V4, l.addresses.V6 = ipv4, ipv6 }
 }
 
-// TrustXForwardedFor believes X-Forwarded-For if proxies in these networks wrote
-// it. They must append to it, or replace it, and never forward it unchanged. It is
-// read from the end, past trusted proxies. If a proxy's entry is no address, the
-// client is the connection's peer. Name the proxies' own addresses and nothing
-// wider: every host in these networks can claim any address.
+// TrustXForwardedFor trusts X-Forwarded-For if proxies in these networks wrote it. They
+// must append to it, or replace it, and never forward it unchanged. It is read from the
+// end, past trusted proxies. If a proxy's entry is no address, the client is the
+// connection's peer. Name only the proxies' own addresses: every host in these networks
+// can claim any address.
 func TrustXForwardedFor(proxies ...netip.Prefix) Option {
 	return func(l *limit) { l.trust(remote.XForwardedFor, proxies) }
 }
@@ -57,7 +57,7 @@ func TrustForwarded(proxies ...netip.Prefix) Option {
 	return func(l *limit) { l.trust(remote.Forwarded, proxies) }
 }
 
-// TrustSocket also believes every peer that connects by a Unix socket.
+// TrustSocket also trusts every peer that connects by a Unix socket.
 func TrustSocket() Option { return func(l *limit) { l.addresses.Socket = true } }
 
 func (l *limit) trust(form remote.Form, proxies []netip.Prefix) {
@@ -68,15 +68,14 @@ func (l *limit) trust(form remote.Form, proxies []netip.Prefix) {
 	l.addresses.Trusted = append(l.addresses.Trusted, proxies...)
 }
 
-// MaxWait bounds how long a request waits for its turn under a LeakyBucket: a
-// request that would wait longer is refused. With 0 no request waits. Without
-// MaxWait the bound is that of the LeakyBucket. A request whose context ends sooner
-// is refused at once. The requests of this process wait in one local queue for each
-// key: see ratelimit.Limiter.WaitWithin.
+// MaxWait bounds how long a request waits for its turn under a LeakyBucket: a request
+// that would wait longer is refused. With 0 no request waits. Defaults to the bound of
+// the LeakyBucket. A request whose context ends sooner is refused at once. The requests
+// of this process wait in one local queue for each key: see ratelimit.Limiter.WaitWithin.
 func MaxWait(d time.Duration) Option { return func(l *limit) { l.ask.MaxWait = max(d, 0) } }
 
-// Headers sets which fields tell how a client stands, by default Draft. Without any
-// argument there are none. Retry-After is set in any case.
+// Headers sets the fields that tell a client its state. Defaults to Draft; without
+// arguments there are none. Retry-After is set in any case.
 func Headers(f ...Fields) Option {
 	return func(l *limit) {
 		l.fields = 0
@@ -86,38 +85,36 @@ func Headers(f ...Fields) Option {
 	}
 }
 
-// OnRefused answers refused requests, in place of the problem document. The fields
-// of RateLimit, Retry-After and Cache-Control: no-store are set, the status is not:
-// 429 would be usual, or 503 if Result.By is a Fallback.
+// OnRefused answers refused requests, in place of the problem document. The fields of
+// RateLimit, Retry-After and Cache-Control: no-store are set. f sets the status: usually
+// 429, or 503 if Result.By is a Fallback.
 func OnRefused(f func(http.ResponseWriter, *http.Request, ratelimit.Result)) Option {
 	return func(l *limit) { l.refused = f }
 }
 
-// OnError answers requests that the limiter cannot decide about, in place of 503.
-// It may call the next handler, which lets the request pass. The error names the
-// key and is not meant for the client.
+// OnError answers requests that the limiter cannot decide, in place of 503. It may call
+// the next handler, which lets the request pass. err names the key: do not send it to the
+// client.
 func OnError(f func(w http.ResponseWriter, r *http.Request, next http.Handler, err error)) Option {
 	return func(l *limit) { l.failed = f }
 }
 
-// OnFallback is told of each request that the store did not decide about, because
-// it failed or was too slow: Result.By says what did, and Result.OK whether the
-// request passes. Count these and alert on them, because a limiter with FailOpen
-// limits nothing meanwhile. It is called before the request is answered, by many
-// requests at once.
+// OnFallback is called for each request that the store did not decide, because it failed
+// or was too slow, before the request is answered: Result.By says what decided, and
+// Result.OK whether the request passes. Count these and alert on them, because a limiter
+// with FailOpen limits nothing meanwhile. f must be safe for concurrent use.
 func OnFallback(f func(*http.Request, ratelimit.Result)) Option {
 	return func(l *limit) { l.fallback = f }
 }
 
-// ResultOf is the decision that let a request pass, from the context of the
-// handler's request. There is none if the request was not counted (Skip, Cost), or
-// passed by OnError. With several middlewares around one another it is that of the
-// innermost.
+// ResultOf returns the decision that let a request pass, from the context of the
+// handler's request. There is none if the request was not counted (Skip, Cost), or passed
+// by OnError. With nested middlewares it is that of the innermost.
 func ResultOf(ctx context.Context) (ratelimit.Result, bool) { return front.ResultOf(ctx) }
 
 type limit struct {
 	ask       front.Ask
-	decide    func(r *http.Request, client string) (ratelimit.Result, error) // in place of ask
+	decide    func(r *http.Request, client string) (ratelimit.Result, error) // replaces ask
 	key       Key
 	cost      func(*http.Request) int64
 	skip      func(*http.Request) bool
@@ -129,8 +126,8 @@ type limit struct {
 	err       error
 }
 
-// New makes a middleware of a limiter. The middleware, and the handlers that it
-// returns, are safe for concurrent use; they share nothing but the limiter.
+// New makes a middleware of a limiter. The middleware, and the handlers that it returns,
+// are safe for concurrent use and share only the limiter.
 func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) http.Handler, error) {
 	l := &limit{ask: front.Ask{Limiter: limiter, MaxWait: -1}}
 	if limiter == nil {
@@ -140,13 +137,13 @@ func New(limiter *ratelimit.Limiter, opts ...Option) (func(next http.Handler) ht
 }
 
 // NewFunc is New with a function that decides about each request: for rules
-// (rules.Limiter.Allow), or whatever else has a ratelimit.Result. client is the client's
-// address as Client counts it. An error of the function is what OnError gets; many
-// requests use it at once. A request that is allowed with a Result.Wait waits for that
-// long; one whose context ends meanwhile is failed, and its turn is lost.
+// (rules.Limiter.Allow), or another source of a ratelimit.Result. client is the client's
+// address as a Key. decide must be safe for concurrent use. OnError gets its error. An
+// allowed request with a Result.Wait waits for that long; if its context ends meanwhile
+// it fails, and its turn is lost.
 //
-// What counts, for how much and how far ahead is the function's to say: By, Cost and
-// MaxWait are refused.
+// decide also chooses the key, the cost and the longest wait: By, Cost and MaxWait are
+// refused.
 func NewFunc(decide func(r *http.Request, client string) (ratelimit.Result, error), opts ...Option) (func(next http.Handler) http.Handler, error) {
 	l := &limit{ask: front.Ask{MaxWait: -1}, decide: decide}
 	if decide == nil {
@@ -208,7 +205,6 @@ func (l *limit) serve(w http.ResponseWriter, r *http.Request, next http.Handler)
 	refuse(w, a)
 }
 
-// answer decides about a request.
 func (l *limit) answer(r *http.Request, cost int64) (front.Answer, error) {
 	if l.decide != nil {
 		d, err := l.decide(r, l.client(r))
@@ -225,7 +221,7 @@ func (l *limit) answer(r *http.Request, cost int64) (front.Answer, error) {
 	return l.ask.Do(r.Context(), front.Join(key), cost)
 }
 
-// client is the key part for the address of a request's client.
+// client is the client's address as a part of a key.
 func (l *limit) client(r *http.Request) string {
 	peer, _ := remote.Node(r.RemoteAddr)
 	socket := false

@@ -10,8 +10,8 @@ import (
 
 // A Key says what a request is counted under. The zero Key is Client.
 //
-// Whatever clients send, two values never give the same key, and no key is too long
-// for a store: characters that are not printable are escaped, long values hashed.
+// Different values of clients never give the same key, and no key is too long for a
+// store: unprintable characters are escaped, long values hashed.
 type Key struct {
 	of func(r *http.Request, client func() string) string // "" if it is missing
 }
@@ -22,15 +22,14 @@ func Client() Key {
 	return Key{func(_ *http.Request, client func() string) string { return client() }}
 }
 
-// Header is the first value of a header: "x-tenant=acme". The Key is missing if
-// that is empty. Authorization, Proxy-Authorization and Cookie are kept secret. All
-// spellings of one Authorization count as one: the case of its scheme and the space
-// around it do not matter.
+// Header is the first value of a header: "x-tenant=acme". The Key is missing if that is
+// empty. Authorization, Proxy-Authorization and Cookie are hashed. All spellings of one
+// Authorization count as one: the case of its scheme and the space around it do not
+// matter.
 func Header(name string) Key { return header(name, front.Part) }
 
-// SecretHeader is like Header for a secret value, such as an API key. Everyone who
-// may read the store can see the keys, and errors contain them, so the value is
-// hashed.
+// SecretHeader is Header for a secret value, such as an API key. The value is hashed,
+// because the store and errors show keys.
 func SecretHeader(name string) Key { return header(name, front.Secret) }
 
 func header(name string, part func(name, value string) string) Key {
@@ -49,16 +48,15 @@ func header(name string, part func(name, value string) string) Key {
 	}}
 }
 
-// Route is the method and the pattern by which an http.ServeMux has found the
-// handler: "GET /items/%7Bid%7D". HEAD is counted as GET. The Key is missing if
-// there is no pattern, as in front of the ServeMux: wrap the handlers behind it, or
-// use RouteIn.
+// Route is the method and the pattern by which an http.ServeMux has found the handler:
+// "GET /items/%7Bid%7D". HEAD is counted as GET. The Key is missing if there is no
+// pattern, as in front of the ServeMux: wrap the handlers behind it, or use RouteIn.
 func Route() Key {
 	return Key{func(r *http.Request, _ func() string) string { return route(r.Method, r.Pattern) }}
 }
 
-// RouteIn is what Route will be when mux has found a handler. The Key is missing if
-// mux will find none.
+// RouteIn is the Route that mux will find. The Key is missing if mux will find no
+// handler.
 func RouteIn(mux *http.ServeMux) Key {
 	return Key{func(r *http.Request, _ func() string) string {
 		_, pattern := mux.Handler(r)
@@ -85,8 +83,8 @@ func route(method, pattern string) string {
 	return front.Part("", method+" "+pattern)
 }
 
-// Func is what a function returns, under a name: "user=42". The Key is missing if
-// that is empty. Many requests use the function at once.
+// Func is the result of f, under a name: "user=42". The Key is missing if that is empty.
+// f must be safe for concurrent use.
 func Func(name string, f func(*http.Request) string) Key {
 	return Key{func(r *http.Request, _ func() string) string {
 		value := f(r)
@@ -97,8 +95,7 @@ func Func(name string, f func(*http.Request) string) Key {
 	}}
 }
 
-// Or is k, or other where k is missing. Where both are missing it is the client's
-// address.
+// Or is k, or other where k is missing, or else the client's address.
 func (k Key) Or(other Key) Key {
 	return Key{func(r *http.Request, client func() string) string {
 		if key := k.call(r, client); key != "" {
@@ -108,8 +105,8 @@ func (k Key) Or(other Key) Key {
 	}}
 }
 
-// Join counts each combination of keys by itself: "GET /items|192.0.2.1". Each
-// missing key is replaced by the client's address.
+// Join counts each combination of keys by itself: "GET /items|192.0.2.1". The client's
+// address replaces each missing key.
 func Join(keys ...Key) Key {
 	return Key{func(r *http.Request, client func() string) string {
 		parts := make([]string, len(keys))

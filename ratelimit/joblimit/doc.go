@@ -1,6 +1,6 @@
-// Package joblimit limits the jobs of a work queue by key, over all workers: how
-// many run at a time, and how many begin within a period. A job that may not run now
-// goes back to its queue and is told when to come again.
+// Package joblimit limits the jobs of a work queue by key, over all workers: how many run
+// at a time, and how many begin within a period. A job that may not run now goes back to
+// its queue with the time to come again.
 //
 //	limit, err := joblimit.New(joblimit.Config{Locks: locks, Running: 5})
 //	…
@@ -16,42 +16,40 @@
 //
 // # What is promised
 //
-// Never more than Config.Running jobs of a key believe at the same instant that they
-// may run, however many workers there are; what the store promises of permits holds
-// (GUARANTEES.md). Config.Rate is as exact as its limits.
+// At most Config.Running jobs of a key have a valid permit at the same instant, with any
+// number of workers, as far as the store's promises for permits go (GUARANTEES.md).
+// Config.Rate is as exact as its limits.
 //
-// The permit is released when the job returns, and when it panics. That of a worker
-// that was killed is free when it has expired: within the TTL of Config.Locks.
+// The permit is released when the job returns or panics. The permit of a killed worker
+// expires within the TTL of Config.Locks.
 //
 // A job that did not run has consumed nothing of the rate, unless its worker was killed
 // meanwhile or an answer of the store was lost.
 //
-// A store that fails is no failure of a job: the job goes back, before half of
-// the time to its context's deadline has passed. So does a job whose permit is lost before
-// it begins.
+// The failure of a store is no failure of a job: the job goes back, before half of the
+// time to its context's deadline has passed. So does a job whose permit is lost before it
+// begins.
 //
 // # What is not
 //
-// Order. Jobs that went back come again in an order that the queue, the workers and
-// chance make, and jobs that are new may run before them. The few that wait in
-// their workers have the order of the store.
+// Order. Jobs that went back come again in an arbitrary order, and new jobs may run
+// before them. The few jobs that wait in their workers have the order of the store.
 //
-// That a job stops when its permit is lost. Its context ends, with the
-// *baton.LostError as the cause, before the store can give the permit to another job.
+// That a job stops when its permit is lost. Its context ends, with the *baton.LostError
+// as the cause, before the store can give the permit to another job.
 //
 // # When a job comes again
 //
 // Thousands of jobs that went back must not come again all at once. So each process
-// counts, for each key that has such jobs, how long it takes from one job that may run
-// to the next, and lets jobs come again one after the other, a little faster than
-// that. The rate's own answer is the earliest time. No job is sent away for longer
-// than Config.Longest at a time: with more jobs than run in that time, jobs come again
+// measures, for each key with such jobs, the time from one job that may run to the next,
+// and lets jobs come again one after the other, a little faster than that. The rate's own
+// answer is the earliest time. No job is sent away for longer than Config.Longest at a
+// time: with more jobs than run in that time, they come again at random within it, and
+// may go back more than once.
 // at random within it, and go back more than once.
-//
-// Beside that, one job of each key waits in its worker in each process, for
-// Config.Wait at most, so that a permit which becomes free finds its next job at once. At
-// most half of the jobs that are in their workers do, one at least, whatever their keys
-// are: jobs of keys whose permits are taken do not keep those of other keys from running.
-// Jobs of RunWaiting are not bounded in this way: each of them holds its worker until it may
-// run, so that jobs of one key can hold all workers.
+// In addition, one job of each key waits in its worker in each process, for Config.Wait
+// at most, so that a free permit finds its next job at once. At most half of the jobs in
+// their workers wait, at least one, over all keys: jobs of keys without a permit do not
+// keep those of other keys from running. Jobs of RunWaiting have no such bound: each
+// holds its worker until it may run, so that jobs of one key can hold all workers.
 package joblimit

@@ -13,50 +13,50 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// What Config defaults to.
+// Defaults of a Config.
 const (
 	DefaultWait    = 500 * time.Millisecond
 	DefaultLongest = time.Minute
 )
 
-// Config says what a Limit limits: the jobs that run, the jobs that begin, or both.
+// Config limits the jobs that run, the jobs that begin, or both.
 type Config struct {
-	// Locks has the permits. Its TTL is how long the permit of a worker that was killed
-	// stays taken. Needed if Running is set.
+	// Locks has the permits. Its TTL is how long the permit of a killed worker stays
+	// taken. Required with Running.
 	Locks *baton.Locker
 
-	// Running is how many jobs of a key run at a time. All programs that use the key
-	// must agree on it: while one runs jobs with another number, jobs go back. Defaults
-	// to 0, no limit.
+	// Running is how many jobs of a key run at a time. All programs that use the key must
+	// agree on it: jobs go back while jobs with another number run. Defaults to 0, no
+	// limit.
 	Running int
 
-	// Rate says how many jobs of a key begin within a period. Defaults to nil, no limit.
-	// Its own policy for a store that fails, if it has one, decides before a job goes back.
+	// Rate limits how many jobs of a key begin within a period. Its policy for a store
+	// that fails, if any, decides before a job goes back. Defaults to nil, no limit.
 	Rate *ratelimit.Limiter
 
-	// Prefix is put before the key of a job to make that of its permits and its rate.
+	// Prefix begins the keys of permits and rate, before the job's key.
 	Prefix string
 
 	// Wait is how long a job may wait in its worker for its permit and its rate before it
-	// goes back, and for no longer than half of the time to its context's deadline. One job
-	// of a key does so at a time in each process, and at most half of all jobs that are in
-	// their workers; others go back at once. Below 0 no job waits. Defaults to 500ms.
+	// goes back, at most half of the time to its context's deadline. One job of a key
+	// waits at a time in each process, and at most half of all jobs in their workers;
+	// others go back at once. Below 0 no job waits. Defaults to 500ms.
 	Wait time.Duration
 
-	// Longest is for how long a job goes back at most, unless the rate says that it cannot
-	// run before. A permit that becomes free earlier than expected waits that long at
-	// most. Defaults to 1m.
+	// Longest is the longest time for which a job goes back, unless the rate says that it
+	// cannot run before. An early free permit stays unused for at most that long.
+	// Defaults to 1m.
 	Longest time.Duration
 }
 
-// A Limit runs jobs under permits and a rate. All methods are safe for concurrent use.
-// It needs no Close.
+// A Limit runs jobs under permits and a rate. All methods are safe for concurrent use. It
+// needs no Close.
 type Limit struct {
 	cfg   Config
 	paces paces
 }
 
-// New makes a Limit. It never talks to the store. It refuses a Config that cannot be
+// New makes a Limit. It sends no request to the store. It refuses a Config that cannot be
 // honoured with a *baton.ConfigError, and permits that the store does not have with
 // baton.ErrUnsupported.
 func New(cfg Config) (*Limit, error) {
@@ -81,15 +81,15 @@ func New(cfg Config) (*Limit, error) {
 	return &Limit{cfg: cfg}, nil
 }
 
-// A BackError says that a job did not run and goes back to its queue. It is no failure
-// of the job.
+// A BackError says that a job did not run and goes back to its queue. It is no failure of
+// the job.
 type BackError struct {
 	Key   string        // of the job, without the prefix
 	After time.Duration // when to try again, from now
 
-	// Err is why: a *baton.HeldError, a *ratelimit.RefusedError, a *baton.CapacityError, a
-	// *baton.LostError if the permit was lost before the job began, or the error of a
-	// store that could not be asked.
+	// Err is the reason: a *baton.HeldError, a *ratelimit.RefusedError, a
+	// *baton.CapacityError, a *baton.LostError if the permit was lost before the job
+	// began, or the error of a store that could not be asked.
 	Err error
 }
 
@@ -100,31 +100,31 @@ func (e *BackError) Error() string {
 // Unwrap returns Err.
 func (e *BackError) Unwrap() error { return e.Err }
 
-// Run runs f as a job of the key if it may run, now or within Config.Wait; otherwise
-// it returns a *BackError and f does not run. Jobs of the key "" have no limit.
+// Run runs f as a job of the key if it may run, now or within Config.Wait; otherwise it
+// returns a *BackError and f does not run. Jobs of the key "" have no limit.
 //
-// f gets a context that ends when its permit does. Run returns the error of f; if the
-// permit was lost while f ran, joined with the *baton.LostError unless f returned nil.
-// A *BackError that f returns, from a Limit within it, says that the job did not run:
-// nothing of the rate is consumed. Other errors: that of ctx, with its cause, if it has
-// ended; what no repetition helps, such as a *baton.KeyError, or baton.ErrNested for a
-// Limit within itself.
+// f gets a context that ends when its permit does. Run returns the error of f; if that is
+// not nil and the permit was lost while f ran, joined with the *baton.LostError. A
+// *BackError of f, from a Limit within it, says that the job did not run: nothing of the
+// rate is consumed. Other errors: that of ctx, with its cause, if it has ended; errors
+// that no repetition cures, such as a *baton.KeyError, or baton.ErrNested for a Limit
+// within itself.
 func (l *Limit) Run(ctx context.Context, key string, f func(context.Context) error) error {
 	return l.run(ctx, key, false, f)
 }
 
 // RunWaiting is Run for a job that cannot go back: it waits until the job may run, or
-// until ctx ends, while the store fails, too. A *BackError can only come from f. Jobs that
-// wait so hold their workers, as many as there are: use it only where a queue has no other way.
+// until ctx ends, even while the store fails. A *BackError can only come from f. Any
+// number of waiting jobs hold their workers: use it only if the queue has no other way.
 func (l *Limit) RunWaiting(ctx context.Context, key string, f func(context.Context) error) error {
 	return l.run(ctx, key, true, f)
 }
 
 type leaseKey struct{}
 
-// Lease is the lease on the permit under which a job runs, for its token; nil if ctx is
-// not that of a job with a permit. With several Limits it is that of the innermost one
-// that has permits. It must not be unlocked.
+// Lease is the lease on the permit of a job, for its token; nil if ctx is not that of a
+// job with a permit. With several Limits it is that of the innermost one with permits. Do
+// not unlock it.
 func Lease(ctx context.Context) *baton.Lease {
 	lease, _ := ctx.Value(leaseKey{}).(*baton.Lease)
 	return lease
@@ -142,7 +142,7 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 		return err
 	}
 	if lease != nil {
-		defer release(ctx, lease) // after a panic, too
+		defer release(ctx, lease) // also after a panic
 		ctx = context.WithValue(lease.Context(ctx), leaseKey{}, lease)
 	}
 	err = f(ctx)
@@ -160,9 +160,9 @@ func (l *Limit) run(ctx context.Context, key string, stay bool, f func(context.C
 	return err
 }
 
-// settleWithin is for how long a job that is over, or goes back, waits for the store at
-// most, and for no longer than half of the time to its deadline, at which the queue would
-// count a failure.
+// settleWithin is the longest wait for the store at the end of a job, or when it goes
+// back, at most half of the time to its deadline, at which the queue would count a
+// failure.
 const settleWithin = 2 * time.Second
 
 func settling(ctx context.Context) time.Duration {
@@ -172,8 +172,8 @@ func settling(ctx context.Context) time.Duration {
 	return settleWithin
 }
 
-// cancel gives back the reservation of a job that did not run. If it fails the reservation
-// counts as consumed.
+// cancel gives back the reservation of a job that did not run. After a failure the
+// reservation counts as consumed.
 func cancel(ctx context.Context, r *ratelimit.Reservation) {
 	if r == nil {
 		return
@@ -183,8 +183,8 @@ func cancel(ctx context.Context, r *ratelimit.Reservation) {
 	_ = r.Cancel(ctx)
 }
 
-// release gives back a permit. If the store is slow it goes on in the background; what
-// cannot be released expires.
+// release releases a permit, in the background if the store is slow. After a failure the
+// permit expires.
 func release(ctx context.Context, lease *baton.Lease) {
 	done := make(chan struct{})
 	go func() {
@@ -199,12 +199,12 @@ func release(ctx context.Context, lease *baton.Lease) {
 	}
 }
 
-// An entry is the way of one job to its permit and its rate.
+// An entry is one job on its way to its permit and its rate.
 type entry struct {
 	*Limit
 	key     string
 	stay    bool      // it waits as long as its context lasts
-	until   time.Time // how long it may wait else
+	until   time.Time // else it may wait until then
 	waiting bool      // it is the one job of the key in this process that may wait
 }
 
@@ -218,7 +218,7 @@ func (e *entry) mayWait() (time.Duration, bool) {
 	return left, true
 }
 
-// enter takes the permit first: one that is not used returns at once, unlike the rate.
+// enter takes the permit first: an unused permit returns at once, a rate does not.
 func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation, error) {
 	defer func() {
 		if e.waiting {
@@ -263,7 +263,7 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 		case errors.Is(err, baton.ErrLost), errors.As(err, &capacity):
 			after = outage
 		default:
-			// The store fails. The next job would fare no better, so this worker pauses.
+			// The store fails. The next job would, too, so this worker pauses.
 			if err := sleep(ctx, min(max(0, time.Until(e.until)), outage)); err != nil {
 				return nil, nil, err
 			}
@@ -273,13 +273,13 @@ func (e *entry) enter(ctx context.Context) (*baton.Lease, *ratelimit.Reservation
 	}
 }
 
-// outage is how long a job stays away at least when the store fails.
+// outage is the least time for which a job goes back when the store fails.
 const outage = time.Second
 
 var errSlow = errors.New("no answer of the store within half of the time that the job has")
 
-// attempt takes the permit and the rate, or neither. After says when the rate may
-// allow the job.
+// attempt takes both the permit and the rate, or neither. after is the time until the
+// rate may allow the job.
 func (e *entry) attempt(ctx context.Context) (lease *baton.Lease, reserved *ratelimit.Reservation, after time.Duration, err error) {
 	if e.cfg.Running > 0 {
 		if lease, err = e.permit(ctx); err != nil {
@@ -322,7 +322,7 @@ func (e *entry) permit(ctx context.Context) (*baton.Lease, error) {
 	defer end()
 	lease, later := e.cfg.Locks.Lock(wait, key, permits)
 	if later != nil && wait.Err() != nil {
-		return nil, err // not the context's: this is a refusal
+		return nil, err // a refusal, and not the error of the context
 	}
 	return lease, later
 }
@@ -346,7 +346,7 @@ func (e *entry) reserve(ctx context.Context) (*ratelimit.Reservation, time.Durat
 	if result := r.Result; !result.OK {
 		blocked := func(l ratelimit.LimitResult) bool { return !l.OK && l.Overridden && l.Limit == 0 }
 		if result.RetryAfter == ratelimit.Never && slices.ContainsFunc(result.Limits(), blocked) {
-			result.RetryAfter = e.cfg.Longest // an override ends
+			result.RetryAfter = e.cfg.Longest // Never, but an override ends
 		}
 		return nil, result.RetryAfter, &ratelimit.RefusedError{Result: result}
 	}
@@ -357,8 +357,8 @@ func (e *entry) reserve(ctx context.Context) (*ratelimit.Reservation, time.Durat
 	return r, 0, nil
 }
 
-// hopeless reports whether the job can never run: its key or its limits are wrong, and
-// not the store or the moment.
+// hopeless reports whether the job can never run, because its key or its limits are
+// wrong.
 func hopeless(err error) bool {
 	var refused *ratelimit.RefusedError
 	if errors.As(err, &refused) {
@@ -372,7 +372,7 @@ func hopeless(err error) bool {
 	return errors.Is(err, baton.ErrUnsupported) || errors.Is(err, baton.ErrNested)
 }
 
-// sleep waits for d, or returns why ctx has ended before.
+// sleep waits for d, or returns why ctx ended before.
 func sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return nil
@@ -387,7 +387,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// whyEnded is the cause of a context that has ended, in which its error can be found, too.
+// whyEnded is the cause of the end of ctx. errors.Is finds the context's error in it,
+// too.
 func whyEnded(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {

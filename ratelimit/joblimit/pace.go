@@ -6,16 +6,16 @@ import (
 	"time"
 )
 
-// paces knows the keys whose jobs went back, of this process.
+// paces has the keys of this process whose jobs went back.
 type paces struct {
 	mu      sync.Mutex
 	all     map[string]*pace
-	sweep   int // so many keys are looked through for those that are over
-	jobs    int // in their workers, whether they run or wait
-	waiting int // jobs of them that wait
+	sweep   int // the number of keys at which ended ones are removed
+	jobs    int // in their workers, running or waiting
+	waiting int // those of jobs that wait
 }
 
-// enter counts a job that is in its worker; then leave has to follow.
+// enter counts a job that is in its worker, until leave.
 func (p *paces) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,19 +28,19 @@ func (p *paces) leave() {
 	p.jobs--
 }
 
-// A pace says when jobs of a key that go back come again.
+// A pace determines when jobs of a key that go back come again.
 type pace struct {
 	waiting bool          // a job waits in its worker
-	gap     time.Duration // from the end of one job that ran to that of the next, lately
+	gap     time.Duration // recent time from the end of one job to that of the next
 	last    time.Time     // the end of the last one
-	next    time.Time     // the job that goes back next comes again no earlier
+	next    time.Time     // the earliest time for the next job that goes back
 }
 
 const (
-	firstGap = 10 * time.Millisecond // before any job was seen to run
+	firstGap = 10 * time.Millisecond // before any job has run
 	leastGap = time.Millisecond
 
-	// eager is by how much the jobs come again faster than they could run. With 1 a pace
+	// eager is how much faster than they could run the jobs come again. With 1 a pace
 	// that is too slow would stay: jobs that come seldom run seldom.
 	eager = 0.75
 )
@@ -65,8 +65,9 @@ func (p *paces) of(key string, now time.Time) *pace {
 	return k
 }
 
-// enterWait reports whether the caller is the one job of the key that may wait, and of half
-// of the jobs at most: workers stay free for other keys. Then leaveWait has to follow.
+// enterWait reports whether the caller is the one job of the key that may wait, and among
+// the half of all jobs that may: workers stay free for other keys. If so, leaveWait must
+// follow.
 func (p *paces) enterWait(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,8 +87,8 @@ func (p *paces) leaveWait(key string) {
 	p.waiting--
 }
 
-// ran notes that a job has run. The time between two jobs tells the pace only if there
-// were jobs that wanted to run.
+// ran notes that a job has run. The time between two jobs counts only if jobs wanted to
+// run.
 func (p *paces) ran(key string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,17 +103,17 @@ func (p *paces) ran(key string, now time.Time) {
 	k.last = now
 }
 
-// back returns when a job comes again, after at least so long.
+// back returns the time until a job comes again, at least after.
 func (p *paces) back(key string, now time.Time, after, longest time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	k := p.of(key, now)
-	gap := max(k.gap, min(now.Sub(k.last)/4, longest)) // the true one is longer if no job ran since
+	gap := max(k.gap, min(now.Sub(k.last)/4, longest)) // the true gap is longer if no job ran since
 	at := now.Add(after)
 	if at.Before(k.next) {
 		at = k.next
 	}
-	if at.Sub(now) > max(after, longest) { // too many: at random among them
+	if at.Sub(now) > max(after, longest) { // too many: at random within that time
 		return max(after, longest/2) + rand.N(longest/2+1)
 	}
 	k.next = at.Add(time.Duration(float64(gap) * eager))

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// compiled are rules in the form that decides.
+// compiled is the form of rules for decisions.
 type compiled struct {
 	rules   map[string]*rule
 	tiers   map[string]bool
@@ -31,7 +31,7 @@ type rule struct {
 	quota    bool
 }
 
-// counted is a limit, and its name in results and in the store.
+// counted is a limit with its names in results and in the store.
 type counted struct {
 	Limit
 	limit ratelimit.Limit
@@ -47,7 +47,7 @@ type domain struct {
 // node is one level of descriptors.
 type node struct {
 	path     string // for people: shop/remote_address=50.0.0.5
-	pattern  string // what stands for the value in keys, if all values count together
+	pattern  string // the value in keys, if all values count together
 	rule     *rule
 	exact    map[Entry]*node
 	patterns []pattern
@@ -60,22 +60,22 @@ type pattern struct {
 	node  *node
 }
 
-// problem is a mistake. Its path leads to what it is about: names and numbers of
-// the fields of Rules, separated by slashes.
+// problem is a mistake. Its path identifies the place: names and numbers of the fields of
+// Rules, separated by slashes.
 type problem struct{ path, where, reason string }
 
 type compiler struct {
 	out      *compiled
 	problems []problem
-	full     map[string]string // which rule has a name in the store
-	shadow   bool              // the rule of a descriptor that is a shadow
+	full     map[string]string // by name in the store, the rule with it
+	shadow   bool              // the rule is of a shadow descriptor
 }
 
 func (c *compiler) report(path, where, format string, args ...any) {
 	c.problems = append(c.problems, problem{path, where, fmt.Sprintf(format, args...)})
 }
 
-// compile returns all problems, and what decides if there are none.
+// compile returns all problems, or, without any, the compiled rules.
 func compile(r Rules) (*compiled, []problem) {
 	c := &compiler{
 		out:  &compiled{rules: make(map[string]*rule), tiers: make(map[string]bool), domains: make(map[string]*domain)},
@@ -152,7 +152,7 @@ func (c *compiler) failure(path, where string, f Failure) {
 	}
 }
 
-// reason is what a LimitError says, without its head.
+// reason is the text of a LimitError, without its head.
 func reason(err error) string {
 	if of, ok := errors.AsType[*limits.Error](err); ok {
 		return of.Reason
@@ -160,7 +160,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// rule compiles one rule. It reports its mistakes below path.
+// rule compiles one rule. Its problems are below path.
 func (c *compiler) rule(path, where string, r Rule, described bool) *rule {
 	out := &rule{
 		name: r.Name, replaces: r.Replaces, failure: r.OnFailure,
@@ -250,7 +250,7 @@ func (c *compiler) limits(path, where, rule string, all []Limit, described bool)
 		limit, err := l.limit()
 		if err == nil && l.N > 0 {
 			limit = limit.Named(one.name)
-			if described { // any name that a key in the store can carry
+			if described { // any name that a key in the store can have
 				limit = limit.Named("")
 			}
 			err = limit.Check()
@@ -312,7 +312,7 @@ func (c *compiler) descriptors(path string, into *node, all []Descriptor) {
 	}
 }
 
-// next is the node that matches an entry, and what stands for the value in keys.
+// next is the node that matches an entry, and the value for keys.
 func (n *node) next(e Entry) (*node, string) {
 	if e.Value != "" {
 		if to := n.exact[e]; to != nil {
@@ -327,7 +327,7 @@ func (n *node) next(e Entry) (*node, string) {
 	return n.any[e.Key], escape(e.Value)
 }
 
-// counts is what stands for the value of an entry that the node matches.
+// counts is the value in keys for an entry that the node matches.
 func (n *node) counts(e Entry) string {
 	if n.pattern != "" {
 		return escapePattern(n.pattern)
@@ -335,7 +335,7 @@ func (n *node) counts(e Entry) string {
 	return escape(e.Value)
 }
 
-// fits reports whether text is the parts with any text between them.
+// fits reports whether text consists of the parts with any text between them.
 func fits(parts []string, text string) bool {
 	first, last := parts[0], parts[len(parts)-1]
 	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {

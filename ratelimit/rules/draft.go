@@ -16,7 +16,7 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 )
 
-// draft is a limit of which some is said.
+// draft is a limit with some of its fields.
 type draft struct {
 	at         *token.Token
 	places     map[string]ast.Node // of its fields
@@ -42,7 +42,7 @@ type draft struct {
 type period struct {
 	length   time.Duration
 	calendar Calendar
-	unit     bool // said as Envoy says it
+	unit     bool // in Envoy's form
 }
 
 func (d *draft) empty() bool {
@@ -55,7 +55,7 @@ func inherit[T any](a **T, b *T) {
 	}
 }
 
-// from fills what is not said from another draft.
+// from adds the missing fields from another draft.
 func (d draft) from(b draft) draft {
 	inherit(&d.n, b.n)
 	inherit(&d.period, b.period)
@@ -88,7 +88,7 @@ var limitFields = []string{
 	"for_all", "per_call", "shadow", "warn", "unlimited", "requests_per_unit", "unit",
 }
 
-// field reads one field of a limit. It reports whether it is one.
+// field parses a field of a limit. It returns false for a field of something else.
 func (p *reader) field(d *draft, f field) bool {
 	number := func(to **int64) {
 		if n, ok := p.number(f.value, f.key); ok {
@@ -168,7 +168,7 @@ func (p *reader) field(d *draft, f field) bool {
 	return true
 }
 
-// share is a part of a limit: 0.8 or 80%.
+// share parses a part of a limit: 0.8 or 80%.
 func (p *reader) share(n ast.Node) *float64 {
 	s, ok := p.text(n)
 	if !ok {
@@ -221,7 +221,7 @@ func (p *reader) period(f field) *period {
 	return &period{length: d}
 }
 
-// limit is what a draft says. It tells what is missing.
+// limit makes the limit of a draft. It reports missing fields.
 func (p *reader) limit(d draft) (Limit, bool) {
 	l := Limit{
 		Name: value(d.name), N: value(d.n), Zone: d.zone,
@@ -237,7 +237,7 @@ func (p *reader) limit(d draft) (Limit, bool) {
 		p.add(d.at, "", "it does not say how many: requests is missing")
 	case d.period == nil && d.places["period"] == nil && d.places["unit"] == nil:
 		p.add(d.at, "", "it does not say in what time: period is missing")
-	case d.n == nil || d.period == nil: // told
+	case d.n == nil || d.period == nil: // reported before
 		return l, false
 	}
 	if p.mistakes() > errs {
@@ -245,7 +245,7 @@ func (p *reader) limit(d draft) (Limit, bool) {
 	}
 	a := cmp.Or(value(d.algorithm), value(p.algorithm))
 	if a == 0 && d.period.unit {
-		a = limits.FixedWindow // as Envoy counts
+		a = limits.FixedWindow // Envoy's way to count
 	}
 	c := d.period.calendar
 	switch {
@@ -253,7 +253,7 @@ func (p *reader) limit(d draft) (Limit, bool) {
 		l.Period = d.period.length
 	case a != 0 && a != limits.FixedWindow && c <= Week: // a day as a length
 		l.Period = map[Calendar]time.Duration{Day: 24 * time.Hour, Week: 7 * 24 * time.Hour}[c]
-	case c == Day && d.zone == nil: // that is all days in UTC, and quicker
+	case c == Day && d.zone == nil: // these are all days in UTC, and it is faster
 		l.Period, a = 24*time.Hour, limits.FixedWindow
 	default:
 		l.Calendar = c
@@ -262,7 +262,7 @@ func (p *reader) limit(d draft) (Limit, bool) {
 	return l, true
 }
 
-// drafts reads limits: those of a list, or one whose fields stand beside others.
+// drafts are limits: those of a list, or one whose fields are beside others.
 type drafts struct {
 	inline draft
 	list   []draft
@@ -270,7 +270,7 @@ type drafts struct {
 	at     *token.Token
 }
 
-// take reads a field of drafts. It reports whether it is one.
+// take parses a field of drafts. It returns false for a field of something else.
 func (p *reader) take(ds *drafts, f field, depth int) bool {
 	if f.key != "limits" {
 		return f.key != "name" && p.field(&ds.inline, f)
@@ -298,7 +298,7 @@ func (p *reader) take(ds *drafts, f field, depth int) bool {
 	return true
 }
 
-// all are the drafts, each with its name, based on those of before.
+// all are the drafts, each with its name, on the basis of before.
 func (p *reader) all(ds *drafts, before []draft) []draft {
 	out := slices.Clone(before)
 	put := func(d draft) {
@@ -336,7 +336,7 @@ func (p *reader) all(ds *drafts, before []draft) []draft {
 	rest.n, rest.unlimited = nil, nil
 	seen := make(map[string]bool)
 	for _, d := range ds.list {
-		if seen[value(d.name)] { // compile says what is wrong with that
+		if seen[value(d.name)] { // compile reports that
 			out = append(out, d.from(rest))
 			continue
 		}
@@ -346,7 +346,7 @@ func (p *reader) all(ds *drafts, before []draft) []draft {
 	return out
 }
 
-// finish makes limits of drafts. Those that are unlimited are none.
+// finish makes limits of drafts, without unlimited ones.
 func (p *reader) finish(path string, all []draft) (out []Limit, unlimited bool) {
 	out = []Limit{}
 	for _, d := range all {

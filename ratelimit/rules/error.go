@@ -10,19 +10,18 @@ import (
 
 // An Error is one mistake in rules.
 type Error struct {
-	// File, Line, Column and Source say where in a file: the line and the character
-	// of it, counted from 1, and the text of the line. Line is 0 for rules that
-	// come from code.
+	// File, Line, Column and Source are the place in a file: the line and its character,
+	// counted from 1, and the text of the line. Line is 0 for rules from code.
 	File         string
 	Line, Column int
 	Source       string
 
-	Where  string // which rule it is about: `rule "api", tier "pro"`; may be ""
+	Where  string // the rule: `rule "api", tier "pro"`; may be ""
 	Reason string
 }
 
-// Error is one line, and with a Source two more: the line of the file, and a mark
-// below the character. It escapes what a terminal would obey.
+// Error is one line, and with a Source two more: the line of the file, and a mark below
+// the character. It escapes characters that a terminal obeys.
 func (e *Error) Error() string {
 	var b strings.Builder
 	if e.File != "" {
@@ -60,7 +59,7 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Errors are all mistakes of rules, in the order of the file.
+// Errors are all mistakes in rules, in the order of the file.
 type Errors []*Error
 
 func (e Errors) Error() string {
@@ -80,11 +79,11 @@ func (e Errors) Unwrap() []error {
 	return all
 }
 
-// An UnknownError says that a request names something that the rules do not have.
+// An UnknownError says that a request names something that is not in the rules.
 type UnknownError struct {
 	Kind string // "rule", "tier", "domain"
 	Name string
-	Near string // what may have been meant; "" if nothing is near
+	Near string // a similar known name, or ""
 }
 
 func (e *UnknownError) Error() string {
@@ -95,12 +94,12 @@ func (e *UnknownError) Error() string {
 	return text
 }
 
-// A RequestError says that a request makes no sense by itself.
+// A RequestError says that a request is invalid by itself.
 type RequestError struct{ Reason string }
 
 func (e *RequestError) Error() string { return "rules: bad request: " + e.Reason }
 
-// printable escapes what is not printable. Tabs and line feeds stay.
+// printable escapes what is not printable, except tabs and line feeds.
 func printable(s string) string {
 	clean := func(r rune) bool { return r == '\t' || r == '\n' || unicode.IsPrint(r) && r != utf8.RuneError }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {

@@ -28,7 +28,7 @@ func Load(paths ...string) (Rules, error) {
 // concurrent use. It needs no Close: files are open only while they are read.
 type File struct {
 	paths     []string
-	otherwise Failure // of rules and domains that do not say
+	otherwise Failure // of rules and domains without one
 
 	mu    sync.Mutex
 	names []string // of the files
@@ -38,14 +38,13 @@ type File struct {
 	rules Rules
 }
 
-// Open reads files of rules, which together are as one: each may have a part of a domain.
-// Of a path that is a folder it reads the files in it whose names end in .yaml or .yml and
-// begin with no dot, in the order of their names. It returns an *os.PathError, or Errors.
+// Open reads files of rules, which together are one: each may have a part of a domain. In
+// a folder it reads the files whose names end in .yaml or .yml and do not begin with a
+// dot, in the order of their names. It returns an *os.PathError, or Errors.
 func Open(paths ...string) (*File, error) { return OpenOr(Failure{}, paths...) }
 
-// OpenOr is Open for a program in which a store that fails is no error: otherwise is
-// the OnFailure of rules and domains of the files that say nothing about it. Those that
-// say on_failure: error keep to that.
+// OpenOr is Open with a default for OnFailure: otherwise applies to rules and domains of
+// the files that do not set it. Those with on_failure: error keep that.
 func OpenOr(otherwise Failure, paths ...string) (*File, error) {
 	f := &File{paths: paths, otherwise: otherwise}
 	if _, err := f.Changed(); err != nil {
@@ -54,22 +53,21 @@ func OpenOr(otherwise Failure, paths ...string) (*File, error) {
 	return f, nil
 }
 
-// Rules are those that were read last.
+// Rules are the rules that were read last.
 func (f *File) Rules() Rules {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.rules
 }
 
-// settled is how old a file is whose time of change tells whether it has changed
-// since. A younger one may change twice within the resolution of that time.
+// settled is the age at which a file's time of change is reliable. A younger file may
+// change twice within the resolution of that time.
 const settled = 2 * time.Second
 
-// Changed reports whether the files have other rules than at the last call: Rules
-// returns them then. It costs one call to the system for each file unless the time or the
-// size of one has changed, and reads nothing but the bytes if only a time has. After
-// an error, the same as of Open, Rules are as before; a content that is not right is
-// told once.
+// Changed reads the files again and reports whether the rules have changed: Rules returns
+// the new ones then. It costs one system call for each file unless the time or the size
+// of one has changed, and compares only the bytes if only a time has. After an error, the
+// same as of Open, Rules are as before; Changed reports a content with mistakes once.
 func (f *File) Changed() (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -105,7 +103,7 @@ func (f *File) Changed() (bool, error) {
 	return true, nil
 }
 
-// same reports whether files are as they were when they were read.
+// same reports whether the files have not changed since they were read.
 func (f *File) same(names []string, seen []os.FileInfo) bool {
 	if !slices.Equal(names, f.names) {
 		return false
@@ -130,7 +128,7 @@ func look(paths []string) (names []string, seen []os.FileInfo, err error) {
 			names, seen = append(names, path), append(seen, info)
 			continue
 		}
-		entries, err := os.ReadDir(path) // by name
+		entries, err := os.ReadDir(path) // in the order of names
 		if err != nil {
 			return nil, nil, err
 		}
@@ -159,7 +157,7 @@ func look(paths []string) (names []string, seen []os.FileInfo, err error) {
 	return names, seen, nil
 }
 
-// readFile reads no more than is refused for its size, and only a regular file.
+// readFile reads a regular file, and at most one byte more than the limit of its size.
 func readFile(path string) ([]byte, error) {
 	in, err := ownfile.Open(path, os.O_RDONLY, 0)
 	if err != nil {
@@ -169,12 +167,11 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(in, MaxFile+1))
 }
 
-// Follow looks every second whether the files have changed, or there are others in a folder,
-// and reloads the rules when the next look finds no other change: as far as it has come, a
-// file that is being written may be right, and have too few rules. It returns the cause of the context's
+// Follow looks every second whether the files, or those in a folder, have changed, and
+// reloads the rules when the next look finds no other change: a file that is being
+// written may be valid, and have too few rules. It returns the cause of the context's
 // end. told, if it is not nil, is called after each reload, with nil, and after each
-// error: then the Limiter goes on with the rules that it has. An error that repeats is
-// told once.
+// error: the Limiter keeps its rules then. A repeated error is reported once.
 func (l *Limiter) Follow(ctx context.Context, f *File, told func(error)) error {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -192,7 +189,7 @@ func (l *Limiter) Follow(ctx context.Context, f *File, told func(error)) error {
 			fresh = true
 		case reload:
 			fresh, err = false, l.Reload(f.Rules())
-		case bad: // so what was read before was not all
+		case bad: // so what was read before was not complete
 			fresh = false
 		}
 		text := ""

@@ -8,12 +8,13 @@ import (
 	"unicode/utf8"
 )
 
-// longestKey is the longest key of a descriptor in a store that is not a hash.
+// longestKey is the length of the longest key of a descriptor in a store that is not a
+// hash.
 const longestKey = 400
 
-// storeKey is the key in the store of what a request describes:
-// {shop}/path=/api,user=alice and for a limit with a name #day behind that. The
-// braces make a Redis Cluster keep a domain in one slot. A long key is a hash.
+// storeKey is the key in the store of a request's entries: {shop}/path=/api,user=alice
+// and for a limit with a name #day after that. The braces keep a domain in one slot of a
+// Redis Cluster. A long key is a hash.
 func storeKey(prefix string, entries []string, limit string) string {
 	key := strings.Join(entries, ",")
 	if len(key) > longestKey-len(prefix)-len(limit) {
@@ -26,7 +27,7 @@ func storeKey(prefix string, entries []string, limit string) string {
 	return prefix + key
 }
 
-// escape replaces what a key cannot carry, and what means something in one.
+// escape escapes characters that are illegal or have a meaning in a key.
 func escape(s string) string { return escaped(s, "%,=#*{}") }
 
 // escapePattern leaves the stars, which no escaped value has.

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// algorithm is the one that counts.
+// algorithm is the algorithm with its default.
 func (l Limit) algorithm() limits.Algorithm {
 	switch {
 	case l.Algorithm != 0:
@@ -19,8 +19,8 @@ func (l Limit) algorithm() limits.Algorithm {
 	return limits.SlidingWindow
 }
 
-// limit makes what package ratelimit decides by. A limit of 0 has none: it refuses
-// without the store.
+// limit makes a limit of package ratelimit. A limit of 0 has none: it refuses without the
+// store.
 func (l Limit) limit() (out ratelimit.Limit, err error) {
 	refuse := func(format string, args ...any) (ratelimit.Limit, error) {
 		return out, fmt.Errorf(format, args...)
@@ -165,7 +165,7 @@ func (l Limit) String() string {
 	return s
 }
 
-// shortPeriod is a duration without parts that are zero: "1h" for "1h0m0s".
+// shortPeriod is a duration without zero parts: "1h" for "1h0m0s".
 func shortPeriod(d time.Duration) string {
 	switch {
 	case d >= time.Hour && d%time.Hour == 0:

@@ -13,13 +13,13 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// A Limiter decides about requests by rules. All methods are safe for concurrent
-// use. It needs no Close; the caller closes the store.
+// A Limiter decides about requests by rules. All methods are safe for concurrent use. It
+// needs no Close; the caller closes the store.
 //
-// A limit of a named rule counts under the key that a ratelimit.Limiter with a limit
-// of the same name gives it, which is the name of the rule, with a dot and the name
-// of the limit if that has one: both count together. What is described counts under
-// {DOMAIN}/KEY=VALUE,… with the entries of the request.
+// The key of a named rule's limit is that of a ratelimit.Limiter with a limit of the same
+// name: the name of the rule, or with a named limit the rule's name, a dot and the
+// limit's name. Both count together. The key for descriptions is {DOMAIN}/KEY=VALUE,…
+// with the entries of the request.
 type Limiter struct {
 	store limits.Store
 	opts  []ratelimit.Option
@@ -37,12 +37,12 @@ type state struct {
 	deciders map[Failure]*ratelimit.Decider
 }
 
-// New makes a Limiter. Its options are ratelimit.Observe and ratelimit.Logger. It
-// never talks to the store. It refuses rules that are not right with Errors.
+// New makes a Limiter. Its options are ratelimit.Observe and ratelimit.Logger. It sends
+// no request to the store. It refuses rules with mistakes with Errors.
 //
-// If the store keeps overrides, the Limiter obeys them, as ratelimit.Overridable says: the
-// rules that share an OnFailure look together. No override reaches a limit of 0, about
-// which no store is asked.
+// If the store keeps overrides, the Limiter applies them: see ratelimit.Overridable.
+// Rules with the same OnFailure share their looks. An override does not apply to a limit
+// of 0, which needs no store.
 func New(store limits.Store, r Rules, opts ...ratelimit.Option) (*Limiter, error) {
 	if _, keeps := limits.OverriderOf(store); keeps {
 		opts = append(slices.Clone(opts), ratelimit.Overridable())
@@ -58,9 +58,9 @@ func New(store limits.Store, r Rules, opts ...ratelimit.Option) (*Limiter, error
 	return l, nil
 }
 
-// Reload decides by other rules from now on. What was taken stays taken under rules
-// and limits whose names, or in a domain whose entries, stay the same. After an
-// error the Limiter goes on with the rules that it has.
+// Reload changes the rules. What was taken stays taken under rules and limits with the
+// same names, or in a domain with the same entries. After an error the Limiter keeps its
+// rules.
 func (l *Limiter) Reload(r Rules) error {
 	c, problems := compile(r)
 	if len(problems) > 0 {
@@ -74,7 +74,7 @@ func (l *Limiter) Reload(r Rules) error {
 	defer l.mu.Unlock()
 	used := make(map[Failure]*ratelimit.Decider)
 	use := func(f Failure) error {
-		d := l.deciders[f] // continues: it knows whether the store works
+		d := l.deciders[f] // it knows whether the store works
 		if d == nil {
 			var err error
 			if d, err = ratelimit.NewDecider(l.store, append(f.options(), l.opts...)...); err != nil {
@@ -102,37 +102,37 @@ func (l *Limiter) Reload(r Rules) error {
 // Rules are the rules in force. The caller must not change them.
 func (l *Limiter) Rules() Rules { return l.now.Load().rules }
 
-// A Request is what a decision is about: a rule and the key that it counts, or a
-// domain and what is described.
+// A Request asks for a decision: about a rule and a key, or about a domain and
+// descriptions.
 type Request struct {
 	Rule string
 	Key  string
 
 	// Domain and Descriptions are a request to envoyproxy/ratelimit. A description
-	// that no descriptor matches is allowed.
+	// without a matching descriptor is allowed.
 	Domain       string
 	Descriptions []Description
 
 	Tier string // "" is none
 	Cost int64  // 0 is 1
 
-	// Also are further rules that the request asks: all of them allow it, or none is
-	// taken from. Those that do not decide alike when the store fails are a
-	// *RequestError, as one decision cannot obey both.
+	// Also are more rules that must allow the request: all allow it, or nothing is taken.
+	// They must have the same OnFailure, else the error is a *RequestError: one decision
+	// cannot follow both.
 	Also []Part
 
 	// At is the present, for tests and simulations. With the zero time the store
 	// uses its clock.
 	At time.Time
 
-	// Within, unless 0, is how long the caller can wait for the decision. What the store
-	// has not decided by then OnFailure decides. The request goes on for as long as
-	// OnFailure gives the store, so that what it takes counts. A rule without an OnFailure
-	// gives an error that wraps context.DeadlineExceeded.
+	// Within, unless 0, is how long the caller can wait for the decision. OnFailure
+	// decides what the store has not decided by then. The request continues for as long
+	// as OnFailure gives the store, so what it takes counts. Without an OnFailure the
+	// error wraps context.DeadlineExceeded.
 	Within time.Duration
 }
 
-// A Part is one more rule of a request, with a key of its own.
+// A Part is one more rule of a request, with its own key.
 type Part struct {
 	Rule, Key, Tier string
 	Cost            int64 // 0 takes nothing
@@ -141,20 +141,20 @@ type Part struct {
 // An Entry is a part of a description.
 type Entry struct{ Key, Value string }
 
-// A Description is what envoyproxy/ratelimit calls a descriptor of a request.
+// A Description is a descriptor of a request in envoyproxy/ratelimit.
 type Description struct {
 	Entries []Entry
 
-	// Cost is that of this description, if it has one: the hits_addend of Envoy.
-	// With 0 it takes nothing, and is refused by what is used up beyond its limit.
+	// Cost is the cost of this description, if not nil: Envoy's hits_addend. With 0 it
+	// takes nothing, and is refused by a limit that was exceeded.
 	Cost *int64
 
-	// Limit, if it is there, is used in place of the one that the rules have.
+	// Limit, if not nil, replaces that of the rules.
 	Limit *Limit
 }
 
-// Describe makes a Description of keys and values, alternating. It panics if there
-// is a key without a value.
+// Describe makes a Description of alternating keys and values. It panics at a key without
+// a value.
 func Describe(keysAndValues ...string) (d Description) {
 	if len(keysAndValues)%2 != 0 {
 		panic("rules: Describe: a key without a value")
@@ -165,40 +165,40 @@ func Describe(keysAndValues ...string) (d Description) {
 	return d
 }
 
-// A Decision is what the rules say about a request.
+// A Decision is the answer to a request.
 type Decision struct {
-	// Result is the decision of all limits together. If no limit was asked it is an
-	// OK whose Limit and Remaining are math.MaxInt64.
+	// Result is the decision of all limits together. If no limit was asked it is an OK
+	// whose Limit and Remaining are math.MaxInt64.
 	ratelimit.Result
 
-	// Matches say what was decided by: one for the rule of the request and each in Also,
-	// or one for each of its Descriptions, in their order.
+	// Matches are the parts of the decision: one for the rule of the request and each of
+	// Also, or one for each of its Descriptions, in order.
 	Matches []Match
 }
 
-// A Match is what one rule says.
+// A Match is the result of one rule.
 type Match struct {
-	// Rule is the name of the rule, or the way to the descriptor:
-	// "shop/path=/api/user". It is "" if nothing matched, which is allowed.
+	// Rule is the name of the rule, or the path of the descriptor: "shop/path=/api/user".
+	// It is "" if no rule matched, which is allowed.
 	Rule string
 
-	// Name is that of the rule: of a descriptor's rule the name that it may have.
+	// Name is the name of the rule, even of a descriptor's rule.
 	Name string
 
-	OK        bool // the limits of the rule have room, whether or not others refuse
+	OK        bool // the limits of the rule allow it, even if others refuse
 	Unlimited bool // the rule has no limits
 	Replaced  bool // another rule of the request replaces it
 
-	// Limits is what each limit says, in the order of the rule. One that is a Shadow
-	// and not OK would have refused.
+	// Limits are the results of the limits, in the order of the rule. One that is a
+	// Shadow and not OK would have refused.
 	Limits []ratelimit.LimitResult
 
-	// Set are the same limits, as the rules have them.
+	// Set are the same limits in the rules.
 	Set []Limit
 }
 
-// Tightest is the place of the limit that says most: the one that refuses for longest, else
-// the one with the least remaining. It is -1 if there is none but shadows.
+// Tightest is the index of the limit that refuses for longest, else of the one with the
+// least remaining. It is -1 if all are shadows.
 func (m Match) Tightest() int {
 	best := -1
 	for i := range m.Limits {
@@ -209,9 +209,9 @@ func (m Match) Tightest() int {
 	return best
 }
 
-// Allow asks whether a request may go on now. A refusal is no error and has consumed
-// nothing. It is an *UnknownError if the rules do not have what the request names, a
-// *RequestError if the request makes no sense, and otherwise the errors of
+// Allow asks whether a request may proceed now. A refusal is no error and has consumed
+// nothing. The error is an *UnknownError if the rules do not have what the request names,
+// a *RequestError if the request is invalid, and otherwise one of
 // ratelimit.Limiter.Allow.
 //
 // Under a LeakyBucket an allowed caller must wait for Decision.Wait before it acts.
@@ -226,7 +226,7 @@ func (l *Limiter) Allow(ctx context.Context, r Request) (Decision, error) {
 	return p.decide(ctx, r)
 }
 
-// Reserve is Allow for work whose cost is known only when it is over: Settle settles the
+// Reserve is Allow for work whose cost is known only at its end: Settle settles the
 // difference, if the decision is OK.
 func (l *Limiter) Reserve(ctx context.Context, r Request) (Decision, ratelimit.Receipt, error) {
 	if r.Cost == 0 {
@@ -241,15 +241,15 @@ func (l *Limiter) Reserve(ctx context.Context, r Request) (Decision, ratelimit.R
 	return d, *p.receipt, err
 }
 
-// Settle settles what Reserve took, at this Limiter or at another one over the same store,
-// with the actual cost: see ratelimit.Decider.Settle. It does so by the limits that were in
-// force then.
+// Settle settles what Reserve took, at any Limiter over the same store, with the actual
+// cost: see ratelimit.Decider.Settle. It does so by the limits that were in force at
+// Reserve.
 func (l *Limiter) Settle(ctx context.Context, r ratelimit.Receipt, actual int64) error {
 	return l.settles.Settle(ctx, r, actual)
 }
 
-// GiveBack returns what a request has taken: see ratelimit.Decider.GiveBack. The costs are
-// how much; 0 is none.
+// GiveBack returns what a request has taken: see ratelimit.Decider.GiveBack. The costs
+// say how much; 0 is none.
 func (l *Limiter) GiveBack(ctx context.Context, r Request) (Decision, error) {
 	p, err := l.now.Load().plan(r)
 	if err != nil {
@@ -259,10 +259,10 @@ func (l *Limiter) GiveBack(ctx context.Context, r Request) (Decision, error) {
 	return p.decide(ctx, r)
 }
 
-// Take is for servers whose clients say by the sign of a cost what they want: above 0 it is
-// Allow, or Reserve if the cost is an estimate, below 0 GiveBack, and Peek if it is 0, which
-// stands for no 1 here. It refuses with a *RequestError what is both, and an estimate that
-// is not one cost, above 0, of all rules.
+// Take is for servers whose clients choose by the sign of a cost: above 0 it is Allow, or
+// Reserve if the cost is an estimate; below 0 GiveBack; and Peek for 0, which is no 1
+// here. It refuses mixed signs with a *RequestError, and an estimate that is not the same
+// cost, above 0, for all rules.
 func (l *Limiter) Take(ctx context.Context, r Request, estimate bool) (d Decision, receipt ratelimit.Receipt, err error) {
 	r.Also = slices.Clone(r.Also)
 	costs := []*int64{&r.Cost}
@@ -289,7 +289,7 @@ func (l *Limiter) Take(ctx context.Context, r Request, estimate bool) (d Decisio
 			*cost = -*cost
 		}
 		d, err = l.GiveBack(ctx, r)
-	default: // not by Allow: the first may take nothing
+	default: // not Allow: the first may take nothing
 		var p *plan
 		if p, err = l.now.Load().plan(r); err == nil {
 			d, err = p.decide(ctx, r)
@@ -298,7 +298,7 @@ func (l *Limiter) Take(ctx context.Context, r Request, estimate bool) (d Decisio
 	return d, receipt, err
 }
 
-// Peek tells how a request stands. It takes nothing and adds no key.
+// Peek returns the state for a request. It takes nothing and adds no key.
 func (l *Limiter) Peek(ctx context.Context, r Request) (Decision, error) {
 	r.Cost = 0
 	r.Also = slices.Clone(r.Also)
@@ -316,8 +316,7 @@ func (l *Limiter) Peek(ctx context.Context, r Request) (Decision, error) {
 	return p.decide(ctx, r)
 }
 
-// Forget makes what the request counts fresh. It does not change limits that count
-// ForAll.
+// Forget resets what the request counts. It does not change limits that count ForAll.
 func (l *Limiter) Forget(ctx context.Context, r Request) error {
 	p, err := l.now.Load().plan(r)
 	if err != nil {

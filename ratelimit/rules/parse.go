@@ -18,29 +18,29 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// MaxFile is how many bytes of rules are read, of all files together.
+// MaxFile is the greatest number of bytes of rules, in all files together.
 const MaxFile = 4 << 20
 
-// What else is more than people write, and less than makes a program run out of
-// memory, time or stack.
+// Other bounds: more than people write, and less than exhausts a program's memory, time
+// or stack.
 const (
-	maxLine  = 4096 // also a bound for how deep one line can nest
+	maxLine  = 4096 // also a bound for the nesting within one line
 	maxDepth = 64
 	maxNodes = 2_000_000 // with those that aliases repeat
-	maxTold  = 100       // errors
+	maxTold  = 100       // reported errors
 
 	// maxLines is for one mapping that is written in lines. The library that parses them
-	// calls itself for each line, and copies all that come after it.
+	// calls itself for each line, and copies all later ones.
 	maxLines = 10_000
 )
 
-// Parse reads rules. name is that of the file, for errors. What is not right in
-// every detail is refused with Errors.
+// Parse parses rules. name is that of the file, for errors. It refuses a text with
+// mistakes with Errors.
 func Parse(name string, text []byte) (Rules, error) {
 	return parse([]source{{file: name, content: text}}, Failure{})
 }
 
-// parse reads the rules of several files as those of one.
+// parse parses the rules of several files as one.
 func parse(files []source, otherwise Failure) (r Rules, _ error) {
 	p := &reader{otherwise: otherwise, at: make(map[string]place), bad: make(map[string]bool)}
 	size, order := 0, make(map[string]int)
@@ -85,7 +85,7 @@ type source struct {
 	lines   []string
 }
 
-// A place is where a path of compile is.
+// A place is the place of a path of compile.
 type place struct {
 	*source
 	token *token.Token
@@ -94,15 +94,15 @@ type place struct {
 type reader struct {
 	*source
 	errs    Errors
-	at      map[string]place           // where the paths of compile are
+	at      map[string]place           // places of the paths of compile
 	anchors map[string]*ast.AnchorNode // by name, the last one
 	aliases map[*ast.AliasNode]*ast.AnchorNode
-	bad     map[string]bool // paths about which a mistake was told
+	bad     map[string]bool // paths with a reported mistake
 	nodes   int
 	blocks  blocks
-	more    int // mistakes that are not told
+	more    int // mistakes that are not reported
 
-	otherwise Failure           // of documents that do not say
+	otherwise Failure           // of documents without one
 	failure   Failure           // of the document
 	algorithm *limits.Algorithm // of the document
 }
@@ -128,8 +128,8 @@ func (p *reader) errorf(n ast.Node, format string, args ...any) {
 	p.add(first(n), "", fmt.Sprintf(format, args...))
 }
 
-// told reports whether a mistake was told about what a path leads through: it may be
-// why there is another.
+// told reports whether a mistake at path or before it was reported: it may be the cause
+// of another one.
 func (p *reader) told(path string) bool {
 	for {
 		if p.bad[path] {
@@ -143,10 +143,9 @@ func (p *reader) told(path string) bool {
 	}
 }
 
-// put notes where a path is.
 func (p *reader) put(path string, at *token.Token) { p.at[path] = place{p.source, at} }
 
-// find is where a path is, or the nearest part of it that has a place.
+// find is the place of a path, or of its longest part that has one.
 func (p *reader) find(path string) place {
 	for {
 		if at := p.at[path]; at.token != nil {
@@ -160,7 +159,6 @@ func (p *reader) find(path string) place {
 	}
 }
 
-// read adds the rules of a file.
 func (p *reader) read(r *Rules) {
 	refuse := func(line int, format string, args ...any) {
 		e := &Error{File: p.file, Line: line, Reason: fmt.Sprintf(format, args...)}
@@ -196,7 +194,7 @@ func (p *reader) read(r *Rules) {
 			empty = false
 		}
 	}
-	if empty { // also a file that is about to be written
+	if empty { // a file may be about to be written
 		refuse(0, "there are no rules in it, and no domain: for none, write rules: []")
 	}
 }
@@ -333,7 +331,7 @@ func (p *reader) readAlgorithm(n ast.Node) *limits.Algorithm {
 	return &a
 }
 
-// rule reads a rule, of the list of rules or of a descriptor.
+// rule parses a rule, of the list of rules or of a descriptor.
 func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
 	p.put(path, first(n))
 	before := p.mistakes()
@@ -378,14 +376,14 @@ func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
 	ds.at = p.at[path].token
 	base := p.all(&ds, nil)
 	if !ds.listed && ds.inline.n == nil && ds.inline.unlimited == nil && len(tiers)+len(keys) > 0 && ds.inline.places["requests"] == nil && ds.inline.places["requests_per_unit"] == nil {
-		// What it says is for the tiers and keys.
+		// its fields are for the tiers and keys
 	} else {
 		r.Limits, r.Unlimited = p.finish(path+"/limits", base)
 		if len(r.Limits) == 0 {
 			r.Limits = nil
 		}
 	}
-	if p.mistakes() > errs { // so that a mistake is told once, and not for each tier
+	if p.mistakes() > errs { // so that a mistake is reported once, and not for each tier
 		return r
 	}
 	r.Tiers = p.variants(path+"/tiers", tiers, base, depth)
@@ -393,7 +391,7 @@ func (p *reader) rule(path string, n ast.Node, described bool) (r Rule) {
 	return r
 }
 
-// variants are the limits of tiers or of keys.
+// variants parses the limits of tiers or of keys.
 func (p *reader) variants(path string, all []field, base []draft, depth int) map[string][]Limit {
 	if len(all) == 0 {
 		return nil
@@ -457,7 +455,7 @@ func (p *reader) replaces(n ast.Node) (all []string) {
 	return all
 }
 
-// descriptors reads a list of descriptors, the first of which has the number from.
+// descriptors parses a list of descriptors, numbered beginning with from.
 func (p *reader) descriptors(path string, n ast.Node, depth, from int) (all []Descriptor) {
 	if depth > maxDepth {
 		p.errorf(n, "descriptors nest more than %d deep", maxDepth)
@@ -490,7 +488,7 @@ func (p *reader) descriptors(path string, n ast.Node, depth, from int) (all []De
 			case "share_threshold":
 				p.put(path+"/share_threshold", first(f.name))
 				d.Share, _ = p.flag(f.value, f.key)
-			case "detailed_metric", "value_to_metric": // no instrument has a key as a label
+			case "detailed_metric", "value_to_metric": // metrics have no key as a label
 				_, _ = p.flag(f.value, f.key)
 			case "metadata":
 				_, _ = p.fields(f.value, "metadata", depth)

@@ -14,19 +14,19 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// plan is what a request asks.
+// plan is what a request asks of which limits.
 type plan struct {
 	decider *ratelimit.Decider
 	key     string // for results and errors
 	matches []Match
-	rules   []*rule // of the matches; nil: nothing to ask
+	rules   []*rule // of the matches; nil: no limits to ask
 	asks    []ask
 
 	gives   bool               // it returns the costs
 	receipt *ratelimit.Receipt // of a reservation
 }
 
-// ask is what one limit is asked, on behalf of one match or several.
+// ask is what one limit is asked, for one match or several.
 type ask struct {
 	ask     ratelimit.Ask
 	set     Limit
@@ -70,7 +70,6 @@ func unknown(kind, name string, known []string) error {
 	return &UnknownError{kind, name, suggest.Nearest(name, known)}
 }
 
-// named adds a named rule to a plan.
 func (s *state) named(p *plan, r Part) error {
 	one := s.compiled.rules[r.Rule]
 	switch {
@@ -109,7 +108,7 @@ func (s *state) named(p *plan, r Part) error {
 	return nil
 }
 
-// tier refuses a tier that no rule has.
+// tier refuses a tier that is in no rule.
 func (s *state) tier(name string) error {
 	if name != "" && !s.compiled.tiers[name] {
 		return unknown("tier", name, slices.Sorted(maps.Keys(s.compiled.tiers)))
@@ -207,8 +206,7 @@ func (s *state) described(r Request) (*plan, error) {
 	return p, nil
 }
 
-// add asks one limit more. Two descriptions that are the same cost what they cost
-// together.
+// add adds an ask to a limit. Two equal descriptions cost the sum of their costs.
 func (p *plan) add(match int, l counted, key string, cost int64) error {
 	for i := range p.asks {
 		a := &p.asks[i]
@@ -243,7 +241,7 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	}
 	var refusing []*ask
 	for i := range p.asks {
-		if a := &p.asks[i]; a.set.N == 0 { // no store is needed for that
+		if a := &p.asks[i]; a.set.N == 0 { // that needs no store
 			a.out, a.result = true, &ratelimit.LimitResult{Name: a.ask.Name, OK: a.ask.Cost == 0 || p.gives, Shadow: a.set.Shadow, Period: a.set.Period}
 			if !a.result.OK {
 				a.result.RetryAfter = ratelimit.Never
@@ -300,8 +298,8 @@ func (p *plan) decide(ctx context.Context, r Request) (Decision, error) {
 	}
 }
 
-// leaveOut leaves out the quotas that refuse. It reports whether the request may be
-// allowed without them.
+// leaveOut leaves out the refusing quotas. It reports whether the request may be allowed
+// without them.
 func (p *plan) leaveOut(refusing []*ask) bool {
 	for _, a := range refusing {
 		for _, m := range a.matches {
@@ -323,7 +321,7 @@ func (p *plan) leaveOut(refusing []*ask) bool {
 	return false
 }
 
-// spent reports whether a limit of a match refuses that is no shadow.
+// spent reports whether a limit of a match, other than a shadow, refuses.
 func (p *plan) spent(match int) bool {
 	for i := range p.asks {
 		a := &p.asks[i]
@@ -334,8 +332,7 @@ func (p *plan) spent(match int) bool {
 	return false
 }
 
-// quotaAfter is when the first of the quotas has room again: 0 if one has or there is
-// none.
+// quotaAfter is the time until a quota has room: 0 if one has or there is none.
 func (p *plan) quotaAfter() time.Duration {
 	first, some := ratelimit.Never, false
 	for m, one := range p.rules {
@@ -356,7 +353,7 @@ func (p *plan) quotaAfter() time.Duration {
 	return first
 }
 
-// tell makes the decision from what the limits have said.
+// tell makes the decision from the results of the limits.
 func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 	res.OK, res.Key, res.Cost = ok, p.key, r.Cost
 	res.Near, res.WouldRefuse = false, false
@@ -378,7 +375,7 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 		case a.set.Shadow:
 			res.WouldRefuse = res.WouldRefuse || !a.result.OK
 			continue
-		case ok && a.out && a.set.N > 0: // a quota without which it is allowed
+		case ok && a.out && a.set.N > 0: // it is allowed without this quota
 			continue
 		case ok:
 			res.Wait = max(res.Wait, a.result.Wait)
@@ -401,8 +398,7 @@ func (p *plan) tell(r Request, res ratelimit.Result, ok bool) Decision {
 	return Decision{res, p.matches}
 }
 
-// tighter reports whether a says more than b about why a request is refused, or how
-// soon one will be.
+// tighter reports whether a refuses for longer than b, or else is nearer to a refusal.
 func tighter(a, b *ratelimit.LimitResult) bool {
 	switch {
 	case a.OK != b.OK:

@@ -18,7 +18,7 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 )
 
-// first is the token that a node begins with.
+// first is the first token of a node.
 func first(n ast.Node) *token.Token {
 	switch n := n.(type) {
 	case nil:
@@ -33,7 +33,7 @@ func first(n ast.Node) *token.Token {
 	return n.GetToken()
 }
 
-// parse makes a tree of a text. It tells its error.
+// parse parses a text. It reports its error.
 func (p *reader) parse(text string) (file *ast.File, err error) {
 	defer func() { // a mistake of the library must not end a program that reloads a file
 		if r := recover(); r != nil {
@@ -88,10 +88,10 @@ type blocks struct {
 	work  int          // n² for each mapping with n lines
 }
 
-// A block is a mapping whose end has not come.
+// A block is a mapping that has not ended.
 type block struct{ column, lines int }
 
-// next returns the token that begins the line of a token. In braces nothing is counted.
+// next returns the first token of a token's line. In braces it counts no lines.
 func (b *blocks) next(tk *token.Token, braces bool) *token.Token {
 	if b.first == nil || b.first.Position.Line != tk.Position.Line || b.first.Type == token.SequenceEntryType {
 		b.first = tk
@@ -116,7 +116,7 @@ func (b *blocks) next(tk *token.Token, braces bool) *token.Token {
 	return b.first
 }
 
-// Visit finds what each alias stands for: the last anchor of its name before it.
+// Visit resolves aliases: the last anchor of the name before each.
 func (p *reader) Visit(n ast.Node) ast.Visitor {
 	switch x := n.(type) {
 	case *ast.AnchorNode:
@@ -131,8 +131,8 @@ func (p *reader) Visit(n ast.Node) ast.Visitor {
 	return p
 }
 
-// plain follows aliases and takes tags and anchors off. It returns nil if it cannot,
-// and has said so then.
+// plain follows aliases and removes tags and anchors. It returns nil after an error,
+// which it has reported.
 func (p *reader) plain(n ast.Node) ast.Node {
 	for range maxDepth {
 		if p.nodes++; p.nodes > maxNodes {
@@ -163,15 +163,15 @@ func (p *reader) plain(n ast.Node) ast.Node {
 	return nil
 }
 
-// field is one line of a mapping.
+// field is one entry of a mapping.
 type field struct {
 	key   string
 	name  ast.Node
 	value ast.Node
 }
 
-// fields are those of a mapping. What << names is added to them. It reports whether
-// it is a mapping; an empty value is one without fields.
+// fields are the fields of a mapping, with those that << adds. ok is false if it is no
+// mapping; an empty value is one without fields.
 func (p *reader) fields(n ast.Node, what string, depth int) ([]field, bool) {
 	at := n
 	n = p.plain(n)
@@ -234,7 +234,6 @@ func (p *reader) fields(n ast.Node, what string, depth int) ([]field, bool) {
 	return out, true
 }
 
-// list is a sequence.
 func (p *reader) list(n ast.Node, what string) []ast.Node {
 	switch x := p.plain(n).(type) {
 	case nil, *ast.NullNode:
@@ -274,7 +273,7 @@ func (p *reader) word(n ast.Node, what string) (string, bool) {
 	return s, ok && s != ""
 }
 
-// number is one from 0 to what a limit can count.
+// number parses a number from 0 to the greatest of a limit.
 func (p *reader) number(n ast.Node, what string) (int64, bool) {
 	x := p.plain(n)
 	if x == nil {

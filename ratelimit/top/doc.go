@@ -1,5 +1,5 @@
-// Package top tells which keys a process asks its limits about most: those with the most
-// decisions, with the most refusals, and those to which the most was allowed.
+// Package top finds the keys about which a process asks its limits most: those with the
+// most decisions, with the most refusals, and with the highest allowed cost.
 //
 //	hot := top.New(top.Config{})
 //	limiter, err := ratelimit.New(store, limit, ratelimit.Observe(hot.Events()))
@@ -7,21 +7,21 @@
 //
 // # What is promised
 //
-// The memory is bounded, however many keys there are. Each count says how far off it can
-// be: it is never below the truth, and above it by Count.Over at most, which is no more
-// than what all keys together have, divided by Config.Size. A key with more than that
-// share is always found. That is what the space-saving sketch promises (Metwally, Agrawal
-// and El Abbadi, 2005); here the smallest counters are given up many at a time (Anderson
-// and others, 2017), so that a decision has no order to keep.
+// The memory is bounded for any number of keys. A count is never below the truth, and
+// above it by Count.Over at most, which is no more than the sum over all keys, divided by
+// Config.Size. A key with more than that share is always found. That is the promise of
+// the space-saving sketch (Metwally, Agrawal and El Abbadi, 2005); here the smallest
+// counters are given up many at a time (Anderson and others, 2017), so that a decision
+// has no order to keep.
 //
 // All methods are safe for concurrent use.
 //
 // # What is not
 //
-// It knows what this process has asked since the last period began, and nothing of other
-// processes: what is taken from a limit by all of them the store tells, as in "baton limit
-// top". It counts what ratelimit.Events.Decided tells, so no call that failed, and not
-// what Commit and Cancel give back. What a Shadow would refuse is no refusal.
+// It counts what this process has asked since the last period began. "baton limit top"
+// shows what all processes have taken, from the store. It counts the events
+// ratelimit.Events.Decided: no call that failed, and not what Commit and Cancel give
+// back. A refusal by a Shadow is none.
 //
-// Keys are names of your callers: show them only to those who may know them.
+// Keys are names of your callers: show them only to people who may know them.
 package top

@@ -8,19 +8,20 @@ import (
 )
 
 // A sketch finds the keys with the most among any number of keys. It has counters for
-// some of them. A key without one gets a new one, which begins with floor: so
-// much the key may have had when it lost the last. When there are twice as many counters
-// as size, those with the least go, and the most that one of them had is the new floor.
+// some of them. A key without a counter gets a new one, which begins with floor: the most
+// that the key may have had when it lost its last counter. When there are twice as many
+// counters as size, those with the least are removed, and the highest of these is the new
+// floor.
 //
 // So no count is below the truth. Whenever floor rises, more than size keys had at least
-// as much more that the counters and the floor were for: floor times size is never above
+// the difference beyond the earlier floor: floor times size is never above the total.
 // the total.
 type sketch struct {
 	size     int
 	total    int64
 	floor    int64
 	counters []counter
-	index    []int32 // which counter stands at a hash, and 1; 0: none
+	index    []int32 // by hash: 1 plus the index of a counter; 0: none
 	scratch  []int64
 }
 
@@ -28,12 +29,12 @@ type counter struct {
 	key   string
 	hash  uint64
 	count int64
-	over  int64 // the floor with which it began
+	over  int64 // the floor at its beginning
 }
 
 func newSketch(size int) *sketch { return &sketch{size: size} }
 
-// add counts n of a key with this hash, and returns the key, as it is kept.
+// add counts n for a key with this hash, and returns the stored copy of the key.
 func (s *sketch) add(key string, hash uint64, n int64) (kept string) {
 	s.total = plus(s.total, n)
 	c := s.find(key, hash)
@@ -41,7 +42,7 @@ func (s *sketch) add(key string, hash uint64, n int64) (kept string) {
 		if len(s.counters) == 2*s.size {
 			s.purge()
 		}
-		// The caller's key may be a part of something long.
+		// The caller's key may be part of a long text.
 		s.counters = append(s.counters, counter{strings.Clone(key), hash, s.floor, s.floor})
 		s.enter(len(s.counters) - 1)
 		c = &s.counters[len(s.counters)-1]
@@ -59,7 +60,7 @@ func (s *sketch) purge() {
 	slices.Sort(s.scratch)
 	s.floor = s.scratch[len(s.scratch)-s.size-1]
 	least := s.scratch[len(s.scratch)-s.size]
-	ties := 0 // how many of those with as much as the least stay
+	ties := 0 // how many of those equal to the least stay
 	for _, count := range s.scratch[len(s.scratch)-s.size:] {
 		if count > least {
 			break
@@ -90,12 +91,12 @@ func (s *sketch) clear() {
 	s.counters = s.counters[:0]
 }
 
-// copy is a copy of what ranking needs.
+// copy is a copy for ranking.
 func (s *sketch) copy() sketch {
 	return sketch{size: s.size, total: s.total, floor: s.floor, counters: slices.Clone(s.counters)}
 }
 
-// ranking is what the copy of a sketch says of the n keys with the most, at most size.
+// ranking returns the n keys with the most, at most size, of a copy.
 func (s *sketch) ranking(n int) Ranking {
 	all := make([]Count, len(s.counters))
 	for i, c := range s.counters {
@@ -111,8 +112,8 @@ func (s *sketch) ranking(n int) Ranking {
 	return r
 }
 
-// The index is a table with open addressing, of which at least half is free. A map would
-// hash the key again for each of the three sketches, and all keys with each purge.
+// The index is a table with open addressing, at least half free. A map would hash the key
+// again for each of the three sketches, and all keys with each purge.
 
 func (s *sketch) find(key string, hash uint64) *counter {
 	if len(s.index) == 0 {
@@ -127,7 +128,6 @@ func (s *sketch) find(key string, hash uint64) *counter {
 	return nil
 }
 
-// enter adds a counter to the index.
 func (s *sketch) enter(i int) {
 	if 2*len(s.counters) > len(s.index) {
 		s.index = make([]int32, max(64, 2*len(s.index)))
@@ -143,7 +143,7 @@ func (s *sketch) enter(i int) {
 	s.index[at] = int32(i + 1)
 }
 
-// plus adds what is not negative, up to the highest number.
+// plus is a sum of non-negative numbers that does not overflow.
 func plus(a, b int64) int64 {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64

@@ -14,25 +14,26 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// Config says how much is remembered. The zero value is ready, and what is below zero is
-// as zero.
+// Config bounds the memory of Keys. The zero Config is ready to use; values below zero
+// are as zero.
 type Config struct {
-	// Size is how many keys have a counter for sure, of each of the three kinds, at most
-	// a million. Ten times as many as are shown make good counts of most traffic. Each
-	// takes up to 1 KB and twelve times the length of a key. Defaults to 1000.
+	// Size is the number of keys that certainly have a counter, of each of the three
+	// kinds, at most a million. Ten times as many as are shown give good counts for most
+	// traffic. Each takes up to 1 KB and twelve times the length of a key. Defaults to
+	// 1000.
 	Size int
 
-	// Period is after what time the counts begin again from zero. Those of the last
-	// whole period are kept beside the present ones. Defaults to a minute.
+	// Period is the time after which the counts begin again from zero. Those of the last
+	// complete period are kept, too. Defaults to a minute.
 	Period time.Duration
 }
 
-// Keys counts what is decided about keys. Use New.
+// Keys counts decisions by key. Use New.
 type Keys struct {
 	size   int
 	period time.Duration
 	start  time.Time
-	seed   maphash.Seed // drawn at random, so that no caller can choose keys of one hash
+	seed   maphash.Seed // random, so that callers cannot choose keys with one hash
 
 	mu            sync.Mutex
 	began         time.Duration // the present period, after start
@@ -91,7 +92,8 @@ func (k *Keys) decided(key string, cost int64, ok bool) {
 	}
 }
 
-// advance begins a new period if the present one is over, and returns the time after start.
+// advance begins a new period if the present one is over, and returns the time since
+// start.
 func (k *Keys) advance() time.Duration {
 	now := time.Since(k.start)
 	over := (now - k.began) / k.period
@@ -107,38 +109,38 @@ func (k *Keys) advance() time.Duration {
 	return now
 }
 
-// A Period is what was counted in some time.
+// A Period has the counts of one period.
 type Period struct {
 	Since time.Time `json:"since"`
-	Until time.Time `json:"until"` // of the present period: now
+	Until time.Time `json:"until"` // now, for the present period
 
 	Decisions Ranking `json:"decisions"`
 	Refusals  Ranking `json:"refusals"`
-	Cost      Ranking `json:"cost"` // that was allowed
+	Cost      Ranking `json:"cost"` // allowed cost
 }
 
-// A Ranking is the keys with the most of something.
+// A Ranking has the keys with the most.
 type Ranking struct {
-	Total int64   `json:"total"` // of all keys, exactly
+	Total int64   `json:"total"` // over all keys, exact
 	Keys  []Count `json:"keys"`  // the most first
-	Rest  int64   `json:"rest"`  // no key that is not among Keys has more
+	Rest  int64   `json:"rest"`  // no other key has more
 }
 
-// A Count is how many there were of one key: at most Count, and at least Count - Over.
+// A Count is that of one key: the truth is at most Count, and at least Count - Over.
 type Count struct {
 	Key   string `json:"key"`
 	Count int64  `json:"count"`
 	Over  int64  `json:"over"`
 }
 
-// A Report is what was counted in the present period, and in the one before.
+// A Report has the counts of the present period and of the last complete one.
 type Report struct {
 	Present Period `json:"present"`
 	Last    Period `json:"last"`
 }
 
-// Report tells of the n keys with the most, of Config.Size at most, and of fewer if there
-// are fewer. Before the first period is over, the last one is empty.
+// Report returns the n keys with the most, at most Config.Size. Before the end of the
+// first period the last one is empty.
 func (k *Keys) Report(n int) Report {
 	k.mu.Lock()
 	now := k.advance()
@@ -155,8 +157,7 @@ func (k *Keys) Report(n int) Report {
 	return Report{Present: of(present, began, now), Last: of(last, max(began-k.period, 0), began)}
 }
 
-// ServeHTTP answers with a Report of ten keys in JSON, or of as many as the parameter n of
-// the query says.
+// ServeHTTP answers with a Report in JSON, of ten keys or of the query's parameter n.
 func (k *Keys) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n := 10
 	if text := r.URL.Query().Get("n"); text != "" {
@@ -176,8 +177,8 @@ func (k *Keys) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(ascii(text))
 }
 
-// ascii escapes all that is not ASCII, so that no terminal obeys a key. In JSON it occurs
-// in strings only.
+// ascii escapes all other characters than ASCII, so that no terminal obeys a key. In JSON
+// they occur in strings only.
 func ascii(text []byte) (out []byte) {
 	for _, r := range string(text) {
 		if r < 0x7f {

@@ -1,5 +1,5 @@
-// Package front is shared by the packages that put limits in front of a server: who
-// the caller is, what its key is, and how it is told the decision.
+// Package front is shared by the packages that put limits in front of a server: the
+// caller's key, and the form of the decision.
 package front
 
 import (
@@ -12,24 +12,23 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// Ask asks a limiter, and waits for the turn that a LeakyBucket gives.
+// Ask asks a limiter, and waits for the turn of a LeakyBucket.
 type Ask struct {
 	Limiter *ratelimit.Limiter
-	MaxWait time.Duration // a turn further ahead is refused; below 0 there is no bound
+	MaxWait time.Duration // a later turn is refused; below 0 there is no bound
 }
 
 // An Answer is a decision.
 type Answer struct {
 	ratelimit.Result
-	Limits []ratelimit.LimitResult // without shadows, of which callers are told nothing
+	Limits []ratelimit.LimitResult // without shadows, which callers do not see
 
-	// Late says that a limit had room, but refused because the turn would have been
-	// too far ahead: Result.Remaining does not show why it refused.
+	// Late says that a limit refused although it had room, because the turn would have
+	// been too late: Result.Remaining does not show that.
 	Late bool
 }
 
-// Do asks for n. If the context ends while it waits for its turn, the next waiter
-// gets the turn.
+// Do asks for n. If the context ends before its turn, the next waiter gets the turn.
 func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 	if !a.Limiter.Queues() {
 		r, err := a.Limiter.AllowN(ctx, key, n)
@@ -43,8 +42,8 @@ func (a Ask) Do(ctx context.Context, key string, n int64) (Answer, error) {
 	return answer(r, n), nil
 }
 
-// Decided makes an Answer of a decision that something else has made, and waits for the
-// turn that it gives. If the context ends before, nobody gets the turn.
+// Decided makes an Answer of a decision from elsewhere, and waits for its turn. If the
+// context ends before, the turn is lost.
 func Decided(ctx context.Context, r ratelimit.Result) (Answer, error) {
 	if r.OK && r.Wait > 0 {
 		turn := time.NewTimer(r.Wait)
@@ -67,7 +66,7 @@ func answer(r ratelimit.Result, n int64) Answer {
 	return out
 }
 
-// inForce are the limits that are no shadows. A decision by no limit has none.
+// inForce are the limits without shadows.
 func inForce(r ratelimit.Result) []ratelimit.LimitResult {
 	all := r.Limits()
 	untold := func(l ratelimit.LimitResult) bool {
@@ -76,23 +75,23 @@ func inForce(r ratelimit.Result) []ratelimit.LimitResult {
 	if !slices.ContainsFunc(all, untold) {
 		return all
 	}
-	return slices.DeleteFunc(slices.Clone(all), untold) // all is the Result's
+	return slices.DeleteFunc(slices.Clone(all), untold) // all belongs to the Result
 }
 
 type resultKey struct{}
 
-// WithResult adds the decision that let a request pass to the handler's context.
+// WithResult adds the decision to the handler's context.
 func WithResult(ctx context.Context, r ratelimit.Result) context.Context {
 	return context.WithValue(ctx, resultKey{}, r)
 }
 
-// ResultOf is what WithResult gave.
+// ResultOf returns the decision that WithResult added.
 func ResultOf(ctx context.Context) (ratelimit.Result, bool) {
 	r, ok := ctx.Value(resultKey{}).(ratelimit.Result)
 	return r, ok
 }
 
-// Name is the name of a limit as callers see it.
+// Name is the name of a limit for callers.
 func Name(limit string) string {
 	if limit == "" {
 		return "default"
@@ -100,7 +99,6 @@ func Name(limit string) string {
 	return limit
 }
 
-// Violated are the limits that refused.
 func (a Answer) Violated() []ratelimit.LimitResult {
 	var out []ratelimit.LimitResult
 	for _, l := range a.Limits {

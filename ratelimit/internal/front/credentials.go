@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Credentials is a value of Authorization in one spelling: servers accept the name
-// of its scheme in any case, with any space around it, and the base64 of Basic with
-// any bits that decode to nothing. A client that spelled one token in six ways
-// would have six budgets. A value of one word has no scheme, and its case counts.
+// Credentials normalises a value of Authorization: servers accept the name of its scheme
+// in any case, with any space around it, and the base64 of Basic with any unused bits.
+// Otherwise a client that spelled one token in six ways would have six budgets. A value
+// of one word has no scheme, and its case counts.
 func Credentials(value string) string {
 	words := strings.Fields(value)
 	if len(words) < 2 {
@@ -23,8 +23,7 @@ func Credentials(value string) string {
 	return scheme + " " + rest
 }
 
-// Careful is how a header becomes a part of a key: as chosen, unless the header's
-// name says that its value is a secret.
+// Careful returns chosen, or, if the header has a secret value by its name, Secret.
 func Careful(header string, chosen func(name, value string) string) func(name, value string) string {
 	switch header {
 	case "cookie":

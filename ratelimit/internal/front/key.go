@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A key consists of parts with "|" between them, and a part is a value, or
-// "name=value". Values come from callers that may be hostile: no caller may get
-// another caller's key, or a key that the store refuses.
+// A key consists of parts separated by "|"; a part is a value, or "name=value". Values
+// come from callers that may be hostile: a caller must not get another caller's key, or a
+// key that the store refuses.
 const (
 	maxPart = 100
-	maxKey  = 300 // leaves room for the name of a limit
+	maxKey  = 300 // with room for the name of a limit
 )
 
-// Part is a named value as a part of a key; without a name, the value. No other
-// value gives the same.
+// Part makes a part of a key; without a name it is the value alone. Different values give
+// different parts.
 func Part(name, value string) string {
 	if len(value) <= maxPart {
 		if v := escape(value); len(v) <= maxPart {
@@ -25,7 +25,7 @@ func Part(name, value string) string {
 	return Secret(name, value)
 }
 
-// Secret is a named value that cannot be read from the key.
+// Secret is Part for a value that must not be readable in the key.
 func Secret(name, value string) string { return named(name, hash(value)) }
 
 func named(name, value string) string {
@@ -50,9 +50,8 @@ func Join(parts ...string) string {
 	return key
 }
 
-// escape writes as %XX what is not printable ASCII, and what has a meaning in a
-// key: the delimiters of this package, and braces, by which a Redis Cluster chooses
-// the slot of a key.
+// escape writes as %XX what is not printable ASCII, the delimiters of this package, and
+// braces, which choose the slot of a key in a Redis Cluster.
 func escape(s string) string {
 	const hex = "0123456789ABCDEF"
 	n := 0

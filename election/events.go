@@ -6,38 +6,36 @@ import (
 	"time"
 )
 
-// Events are told what happens to a Candidate. Any function may be nil. The
-// goroutines that do the work call them, with no mutex of this package locked: they
-// should return soon and must not panic.
+// Events are functions that a Candidate calls. Any function may be nil. The goroutines
+// that do the work call them, with no mutex of this package locked. They must return soon
+// and must not panic.
 //
-// Every Elected is followed by exactly one Ended, also if lead panics or calls
-// runtime.Goexit, and by no other Elected of the same Run before that. Calls of Late
-// come between the two. A leadership that was over before lead could be called has
-// neither.
+// Every Elected is followed by exactly one Ended, even if lead panics or calls
+// runtime.Goexit, before the next Elected of the same Run. Calls of Late come between the
+// two. A leadership that was over before lead could be called has neither.
 type Events struct {
 	// Elected is called before lead is called, with the context that lead gets. If
 	// the leadership ends meanwhile, lead is not called.
 	Elected func(context.Context, LeadershipEvent)
 
-	// Late is called when lead, or Elected, still runs after lead's context ended:
-	// after a second, and again after ever longer times, at most a minute, from a
-	// goroutine of its own. If the leadership was lost there may be another leader.
-	// If it was not, no other candidate can be elected until lead returns. The
-	// context has the values of Run's context and does not end.
+	// Late is called when lead, or Elected, still runs after lead's context ended: after
+	// a second, and then in growing periods of at most a minute, on a goroutine of its
+	// own. If the leadership was lost there may be another leader. Otherwise no other
+	// candidate can be elected until lead returns. The context has the values of Run's
+	// context and does not end.
 	Late func(context.Context, LeadershipEvent)
 
-	// Ended is called when lead has returned and the leadership was given up: another
-	// candidate, also one of this process, may be elected just before it. The
-	// context has the values of Run's context and does not end.
+	// Ended is called when lead has returned and the leadership was given up. Another
+	// candidate, even one of this process, may be elected just before it. The context has
+	// the values of Run's context and does not end.
 	Ended func(context.Context, LeadershipEvent)
 
-	// Failed is called, with Run's context, when the store was out of reach for
-	// about a TTL. The candidate tries again. It is not called for an error that
-	// Run returns.
+	// Failed is called, with Run's context, when the store was out of reach for about a
+	// TTL. The candidate tries again. It is not called for an error that Run returns.
 	Failed func(context.Context, LeadershipEvent)
 }
 
-// A LeadershipEvent is what Events are told. A field that is not set is zero.
+// A LeadershipEvent is one event. Fields that do not belong to it are zero.
 type LeadershipEvent struct {
 	Store string // always: the short name of the store, such as "redis"
 	Name  string // always: of the election
@@ -45,44 +43,42 @@ type LeadershipEvent struct {
 	Token      int64       // Elected, Late, Ended: the fencing token
 	Leadership *Leadership // Elected, Late, Ended
 
-	// Led, of Late and Ended, is the time from the election to the end of lead's
-	// context, or to the return of lead if that came first. Since, of Late and
-	// Ended, is for how long lead ran, or has run, on after that: 0 if it returned
-	// first. Both are measured by this process, whose clock may not count the time
-	// in which the machine was suspended.
+	// Led, of Late and Ended, is the time from the election to the end of lead's context,
+	// or to the return of lead if that came first. Since, of Late and Ended, is how long
+	// lead ran, or has run, after that: 0 if it returned first. This process measures
+	// both; its clock may not count suspension of the machine.
 	Led, Since time.Duration
 
-	// Cause, of Late and Ended, is why the leadership was over before lead returned,
-	// as Leadership.Err says it: a *baton.LostError, ErrResigned or the cause of the
-	// end of Run's context. It is nil if lead returned first.
+	// Cause, of Late and Ended, is why the leadership was over before lead returned, see
+	// Leadership.Err: a *baton.LostError, ErrResigned or the cause of the end of Run's
+	// context. It is nil if lead returned first.
 	Cause error
 
-	// Err, of Ended, is what lead returned, or ErrNoReturn. Err, of Failed, is why
-	// the store could not be asked.
+	// Err, of Ended, is the result of lead, or ErrNoReturn. Err, of Failed, is the error
+	// of the store.
 	Err error
 }
 
-// ErrNoReturn is the Err of an Ended if lead panicked or called runtime.Goexit. Run
-// does not return then.
+// ErrNoReturn is the Err of Ended if lead panicked or called runtime.Goexit. Run does not
+// return then.
 var ErrNoReturn = errors.New("election: lead panicked, or called runtime.Goexit")
 
 const (
-	// lateAfter is how long lead may run on after its context has ended before the
-	// first report.
+	// lateAfter is how long lead may run after the end of its context before the first
+	// report.
 	lateAfter = time.Second
 
-	// lateEvery is the longest time between two such reports.
+	// lateEvery is the longest time between two reports.
 	lateEvery = time.Minute
 )
 
-// A watch reports a lead that runs on after its context has ended, and measures for
-// how long.
+// A watch reports a lead that runs after the end of its context, and measures how long.
 type watch struct {
 	c *Candidate
 	l *Leadership
 
 	began time.Time
-	ended time.Time // when lead's context did; the goroutine's until stopped is closed
+	ended time.Time // when lead's context ended; used by the goroutine until stopped is closed
 
 	done, stopped chan struct{}
 }
@@ -115,7 +111,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// event is what Late and Ended tell, the latter once the goroutine has ended. now is
+// event is the event of Late and Ended; of Ended after the goroutine has ended. now is
 // when lead returned, if it has.
 func (w *watch) event(now time.Time, cause, err error) LeadershipEvent {
 	e := w.c.event(w.l)
@@ -128,7 +124,7 @@ func (w *watch) event(now time.Time, cause, err error) LeadershipEvent {
 	return e
 }
 
-// event has what each event tells. l is nil for Failed.
+// event has the common fields. l is nil for Failed.
 func (c *Candidate) event(l *Leadership) LeadershipEvent {
 	e := LeadershipEvent{Store: c.Locks.Traits().Store, Name: c.Name, Leadership: l}
 	if l != nil {

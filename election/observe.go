@@ -12,41 +12,40 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// ErrNoLeader says that there is no leader at the moment.
+// ErrNoLeader says that there is no leader at present.
 var ErrNoLeader = errors.New("election: nobody leads")
 
 const (
 	// lookEvery is the mean time between two looks of an observer.
 	lookEvery = 500 * time.Millisecond
 
-	// lookFor is how long the store may take to answer one look.
+	// lookFor bounds the store's answer to one look.
 	lookFor = 5 * time.Second
 )
 
-// A Term is a leadership as other processes see it. Its leader may have crashed or
-// lost the store since: only the leader itself knows that it leads.
+// A Term is a leadership as seen by other processes. Its leader may have crashed or lost
+// the store since: only the leader itself knows that it leads.
 type Term struct {
 	// Led says that there is a leader. Without one all other fields are zero.
 	Led bool
 
-	// Value is what the leader published: Candidate.Value, or what it gave to
-	// Leadership.Publish since.
+	// Value is the leader's Candidate.Value, or its last Leadership.Publish.
 	Value string
 
-	// Token is the leadership's fencing token. It is 0 on Redlock, where no server
-	// knows it.
+	// Token is the leadership's fencing token. It is 0 on Redlock, whose servers do not
+	// know it.
 	Token int64
 
-	// Age is how long the leader has been elected, by the store's clock.
-	// Negative if the store does not know.
+	// Age is how long ago the leader was elected, by the store's clock. It is negative if
+	// the store does not know it.
 	Age time.Duration
 
 	// Remaining is how long the leadership lasts unless it is renewed.
 	Remaining time.Duration
 }
 
-// Leader asks the store once who leads. The error is ErrNoLeader if there is no
-// leader, otherwise one of Locker.Inspect.
+// Leader asks the store once for the leader. The error is ErrNoLeader if there is none,
+// otherwise one of Locker.Inspect.
 func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
 	t, err := look(ctx, locks, name)
 	if err == nil && !t.Led {
@@ -55,25 +54,23 @@ func Leader(ctx context.Context, locks *baton.Locker, name string) (Term, error)
 	return t, err
 }
 
-// Observe yields at once the present leader, or that there is none, and then each
-// change until ctx ends, which ends it without an error. A change is another token
-// or value, or that there is no leader any more. A value that the leader publishes is a
-// change with the same token. A leader that was followed by
-// another and elected again is a change; on Redlock, where no tokens are seen, only
-// if the value differs.
+// Observe yields the present leader, or that there is none, at once, and then each change
+// until ctx ends, which ends it without an error. A change is another token or value, or
+// the end of the leadership; a published value is a change with the same token. On
+// Redlock, which shows no tokens, the reelection of a leader after another one is a
+// change only if the value differs.
 //
-// It looks twice a second. Changes between two looks, or while the body of the loop
-// runs, are merged: the latest state is always delivered. Changes are seen late by
-// that much; the leader itself knows sooner.
+// It looks twice a second, and sees changes late by as much. Changes between two looks,
+// or during the body of the loop, are merged: the latest state is always yielded. The
+// leader itself knows sooner.
 //
-// If the store cannot be asked, Observe yields that once as an error with the last
-// Term that it saw, and continues to look; when the store answers again, it yields
-// what it sees even if that is the same. *KeyError and ErrUnsupported, which
-// another look cannot cure, end it.
+// If the store cannot be asked, Observe yields that once as an error with the last Term,
+// and continues to look. When the store answers again, it yields the state even if that
+// is the same. *KeyError and ErrUnsupported, which another look cannot cure, end it.
 func Observe(ctx context.Context, locks *baton.Locker, name string) iter.Seq2[Term, error] {
 	return func(yield func(Term, error) bool) {
 		var last Term
-		known, failing := false, false // whether last was seen; whether the store is out of reach
+		known, failing := false, false // whether last is valid; whether the store is out of reach
 		for ctx.Err() == nil {
 			now, err := look(ctx, locks, name)
 			switch {
@@ -95,14 +92,13 @@ func Observe(ctx context.Context, locks *baton.Locker, name string) iter.Seq2[Te
 				}
 			}
 			select {
-			case <-time.After(lookEvery*3/4 + rand.N(lookEvery/2)): // so that observers do not look all at once
+			case <-time.After(lookEvery*3/4 + rand.N(lookEvery/2)): // jitter, so that observers do not look all at once
 			case <-ctx.Done():
 			}
 		}
 	}
 }
 
-// look asks the store once.
 func look(ctx context.Context, locks *baton.Locker, name string) (Term, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookFor)
 	defer cancel()

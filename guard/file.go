@@ -12,24 +12,23 @@ import (
 	"time"
 )
 
-// WriteFile replaces the file at path by one with this content, unless a higher
-// token has written it. Readers see the old file or the new one, never a part. When
-// it returns nil both the content and the mark are on disk. perm is the mode of the
-// file, before umask, also if there was one before.
+// WriteFile replaces the file at path by one with this content, unless a higher token has
+// written it. Readers see the old file or the new one, never a part. After a nil error
+// both the content and the mark are on disk. perm is the mode of the file, before umask,
+// even if there was one before.
 //
-// It keeps two files beside the file: PATH.fence, the mark, and PATH.fence.lock,
-// with which writers exclude each other (flock) from the check until the new file
-// is in place. A writer that is stopped in between delays the others, for as long
-// as their ctx lasts, and lets none of them overtake it; if it dies they continue
-// at once. Do not remove these files as long as any program may still write.
+// It keeps two files beside the file: PATH.fence, the mark, and PATH.fence.lock, with
+// which writers exclude each other (flock) from the check until the new file is in place.
+// A writer that is stopped in between delays the others, for as long as their ctx lasts;
+// if it dies they continue at once. Do not remove these files while a program may still
+// write.
 //
-// It guards against writers that use it by the same path: not through another link
-// to the file. A symbolic link is replaced, not followed; one in place of the lock
-// file is an error. On a network file system it is as good as the locks there: NFS
-// 4, and Linux clients of NFS 3 with a lock service, send them to the server, and
-// lose them after an outage without an error; SMB and FUSE may keep them on this
-// machine only. Check the token where the file is, or write it conditionally
-// (docs/fencing.md).
+// It guards against writers that use it with the same path, not through another link to
+// the file. It replaces a symbolic link; one in place of the lock file is an error. On a
+// network file system it is as good as the locks there: NFS 4, and Linux clients of NFS 3
+// with a lock service, send them to the server, and lose them after an outage without an
+// error; SMB and FUSE may keep them on this machine only. Check the token where the file
+// is, or write it conditionally (docs/fencing.md).
 //
 // Errors: *StaleError; *PassError; ctx's; ErrUnsupported on systems without flock;
 // those of the file system, after which the mark may have been raised and the file
@@ -41,7 +40,7 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 	switch last, ok, err := writeFile(ctx, path, data, perm, p); {
 	case err != nil:
 		return err
-	case !ok: // other writers need not wait until all observers know
+	case !ok: // other writers need not wait for the observers
 		return refuse(ctx, "file", path, p, last.Token)
 	}
 	return nil
@@ -49,8 +48,8 @@ func WriteFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 
 // writeFile reports whether the mark admits p.
 func writeFile(ctx context.Context, path string, data []byte, perm fs.FileMode, p Pass) (last Pass, ok bool, err error) {
-	// A program that may write to the directory may put a link there; noFollow
-	// refuses it.
+	// A program that may write to the directory may put a link there; noFollow refuses
+	// it.
 	lock, err := os.OpenFile(path+".fence.lock", os.O_RDWR|os.O_CREATE|noFollow, 0o666)
 	if err != nil {
 		return last, false, fmt.Errorf("guard: %w", err)
@@ -62,11 +61,11 @@ func writeFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 	if last, err = readMark(path + ".fence"); err != nil || !last.admits(p) {
 		return last, false, err
 	}
-	// The mark comes first: after a crash in between the old file is still there,
-	// and no holder with a lower token can replace it any more.
+	// The mark comes first: after a crash in between the old file is still there, and no
+	// holder with a lower token can replace it.
 	if last != p {
 		err = replace(path+".fence", []byte(p.mark()), 0o666)
-	} else { // the process that wrote it may have died before it was on disk
+	} else { // its writer may have died before it was on disk
 		err = syncDir(filepath.Dir(path))
 	}
 	if err == nil {
@@ -80,8 +79,8 @@ func writeFile(ctx context.Context, path string, data []byte, perm fs.FileMode, 
 
 func (p Pass) mark() string { return strconv.FormatInt(p.Token, 10) + " " + p.Holder + "\n" }
 
-// readMark reads what mark wrote. A missing file is no mark; any other content is
-// an error, because it does not tell what has been seen.
+// readMark parses a mark. A missing file is no mark; other content is an error, because
+// the last token is unknown then.
 func readMark(name string) (p Pass, err error) {
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,8 +97,8 @@ func readMark(name string) (p Pass, err error) {
 	return p, nil
 }
 
-// replace writes a file beside the old one and renames it to path. The caller
-// excludes all others that do so.
+// replace writes a file beside the old one and renames it to path. The caller excludes
+// other calls.
 func replace(path string, data []byte, perm fs.FileMode) error {
 	dir := filepath.Dir(path)
 	temp := filepath.Join(dir, "."+filepath.Base(path)+".new")
@@ -132,8 +131,7 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// flock waits for the lock by trying again: no system call waits and obeys a
-// context.
+// flock waits by polling: no system call for it obeys a context.
 func flock(ctx context.Context, f *os.File) error {
 	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
 		if ctx.Err() != nil {

@@ -6,22 +6,21 @@ import (
 	"sync"
 )
 
-// Gate guards what this process itself does to a resource that does not know
-// tokens: a device, a file that others read, a service behind it. Marks alone would
-// not be enough: between the check and the write the process may stop, and a higher
-// token be admitted. The Gate lets a write begin only when the writes with lower
-// tokens that it had admitted have ended.
+// Gate guards this process's own writes to a resource that does not know tokens: a
+// device, a file that others read, a service. Marks alone would not suffice: between the
+// check and the write the process may pause, and a higher token be admitted. The Gate
+// lets a write begin only when the admitted writes with lower tokens have ended.
 //
-// That holds for writes that go through one Gate. If several processes write, only
-// the resource itself can check in the same step as it writes: send the pass to it.
-// The zero Gate remembers in this process. A Gate must not be copied.
+// That holds for writes through one Gate. If several processes write, only the resource
+// itself can check in the same step as it writes: send the pass to it. The zero Gate
+// remembers in this process. A Gate must not be copied.
 type Gate struct {
-	// Marks keeps the marks. Defaults to a Memory, which a restart forgets.
+	// Marks keeps the marks. Defaults to a Memory, which a restart clears.
 	Marks Marks
 
 	memory Memory
 	mu     sync.Mutex
-	inside map[string][]*visit // all that have entered, even if not yet admitted
+	inside map[string][]*visit // all that have entered, admitted or not
 }
 
 type visit struct {
@@ -29,16 +28,16 @@ type visit struct {
 	ended chan struct{}
 }
 
-// Do runs write if p is admitted. Writes of one pass may run at the same time; a
-// write waits for those with lower tokens, for as long as ctx lasts. Its error is a
+// Do runs write if p is admitted. Writes of one pass may run at the same time; a write
+// waits for those with lower tokens, for as long as ctx lasts. Its error is a
 // *StaleError, that of the Marks, ctx's, or write's.
 func (g *Gate) Do(ctx context.Context, resource string, p Pass, write func() error) error {
 	if err := legal(resource, p); err != nil {
 		return err
 	}
-	// Enter before Raise: a write with a higher token that looks for lower ones
-	// after its own Raise then sees this write, or this write's Raise comes later
-	// and is refused.
+	// Enter before Raise: then a write with a higher token, which looks for lower ones
+	// after its own Raise, sees this write; or this write's Raise comes later and is
+	// refused.
 	me := g.enter(resource, p)
 	defer g.leave(resource, me)
 	var marks Marks = &g.memory

@@ -11,21 +11,21 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// A Pass is what a writer shows to a guard. Only passes of leases on one key can be
-// compared: a resource is guarded by one lock, and always by the same.
+// A Pass is a writer's proof for a guard. Only passes of leases on one key can be
+// compared: a resource is always guarded by the same lock.
 type Pass struct {
 	// Token is the fencing token of the lease: positive.
 	Token int64
 
-	// Holder distinguishes two writers whose tokens are equal. Tokens of Baton's
-	// leases never are, except after losses that GUARANTEES.md names: an equal
-	// token is the same grant, and Of leaves Holder empty. If it is set it must
-	// name the grant, and go with the grant to another process (Attach). At most
-	// 128 bytes of UTF-8 without control characters.
+	// Holder distinguishes two writers with equal tokens. Tokens of Baton's leases are
+	// never equal, except after losses that GUARANTEES.md names: an equal token is the
+	// same grant, and Of leaves Holder empty. If it is set it must name the grant, and go
+	// with the grant to another process (Attach). At most 128 bytes of UTF-8 without
+	// control characters.
 	Holder string
 }
 
-// Lease is what a Pass is made of. *baton.Lease is one.
+// Lease is the source of a Pass. *baton.Lease is one.
 type Lease interface {
 	Token() int64
 }
@@ -36,9 +36,9 @@ func Of(l Lease) Pass { return Pass{Token: l.Token()} }
 // ErrStale is what errors.Is finds in every *StaleError.
 var ErrStale = errors.New("stale fencing token")
 
-// StaleError refuses a write because the resource has seen a higher token, or the
-// same one from another holder. Nothing was changed. The writer's lease has ended,
-// whatever the writer believes: another try with it is useless.
+// StaleError refuses a write because the resource has seen a higher token, or the same
+// one from another holder. Nothing was changed. The writer's lease has ended; another try
+// with it is useless.
 type StaleError struct {
 	Resource    string
 	Token, Last int64
@@ -54,14 +54,14 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("guard: %q has seen token %d, which is higher than %d: the lease has ended, acquire the lock again", e.Resource, e.Last, e.Token)
 }
 
-// PassError refuses a pass, or a resource's name, before anything was done.
+// PassError refuses a pass, or a resource's name, before any effect.
 type PassError struct {
 	Reason string
 }
 
 func (e *PassError) Error() string { return "guard: bad pass: " + e.Reason }
 
-// maxHolder is the longest that the owner of a lock may be.
+// maxHolder is the greatest length of a lock's owner.
 const maxHolder = 128
 
 func (p Pass) check() error {
@@ -88,28 +88,27 @@ func legal(resource string, p Pass) error {
 	return p.check()
 }
 
-// admits is the rule: a higher token, or the same from the same holder. The zero
-// Pass, which is not legal, is below all others.
+// admits is the rule: a higher token, or the same from the same holder. The zero Pass,
+// which is illegal, is below all others.
 func (p Pass) admits(next Pass) bool {
 	return next.Token > p.Token || next == p
 }
 
-// Marks remembers the highest pass of each resource. Memory, SQL and Redis
-// are Marks. All methods are safe for concurrent use.
+// Marks remembers the highest pass of each resource. Memory, SQL.Marks and Redis are
+// Marks. All methods are safe for concurrent use.
 type Marks interface {
-	// Raise admits p or refuses it with a *StaleError, and remembers it if it was
-	// admitted, in one step: of two that are raised at once the lower one comes
-	// first or is refused. It is one attempt. After another error the store may
-	// have remembered p, which does no harm: raise it again.
+	// Raise admits p and remembers it, or refuses it with a *StaleError, in one atomic
+	// step: of two concurrent calls the lower one comes first or is refused. It is one
+	// attempt. After another error the store may have remembered p, which is harmless:
+	// raise it again.
 	//
-	// Resources are 1 to 512 bytes of UTF-8 without control characters, compared
-	// byte by byte; another name is a *driver.KeyError, a Pass that is not legal a
-	// *PassError.
+	// Resources are 1 to 512 bytes of UTF-8 without control characters, compared byte by
+	// byte; another name is a *driver.KeyError, an illegal Pass a *PassError.
 	Raise(ctx context.Context, resource string, p Pass) error
 }
 
-// Memory is Marks of this process, for as long as it lives. The zero Memory is
-// ready to use. It keeps one entry for each resource for ever.
+// Memory is Marks in the memory of this process. The zero Memory is ready to use. It
+// keeps one entry for each resource for ever.
 type Memory struct {
 	mu    sync.Mutex
 	marks map[string]Pass
@@ -142,13 +141,12 @@ func (m *Memory) raise(resource string, p Pass) (last Pass, ok bool) {
 
 type passKey struct{}
 
-// With returns a context in which From finds p, for Transport and for handlers.
+// With returns a context with p, for From, Transport and handlers.
 func With(ctx context.Context, p Pass) context.Context {
 	return context.WithValue(ctx, passKey{}, p)
 }
 
-// From is the pass of a context: the one that With added, or with which HTTP
-// admitted the request.
+// From is the pass of a context: that of With, or that of a request which HTTP admitted.
 func From(ctx context.Context) (p Pass, ok bool) {
 	p, ok = ctx.Value(passKey{}).(Pass)
 	return p, ok

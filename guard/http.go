@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// The header fields of a request that carry a pass. The token is in decimal, the
-// holder escaped with percent signs as in a path.
+// The header fields of a request's pass. The token is decimal, the holder escaped with
+// percent signs as in a path.
 const (
 	TokenHeader  = "X-Fence-Token"
 	HolderHeader = "X-Fence-Holder"
@@ -30,8 +30,8 @@ func SetHeader(h http.Header, p Pass) {
 	}
 }
 
-// FromHeader reads the pass of a request. ok is false if it has none; the error is
-// a *PassError if its pass is not legal.
+// FromHeader parses the pass of a request. ok is false if it has none; the error is a
+// *PassError if its pass is illegal.
 func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	tokens, holders := h.Values(TokenHeader), h.Values(HolderHeader)
 	if len(tokens) == 0 && len(holders) == 0 {
@@ -43,7 +43,7 @@ func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	if p.Token, err = strconv.ParseInt(tokens[0], 10, 64); err != nil {
 		return p, true, &PassError{fmt.Sprintf("%s is not a number of 64 bits", TokenHeader)}
 	}
-	if strconv.FormatInt(p.Token, 10) != tokens[0] { // no writer of tokens writes them so, and other programs may read another number
+	if strconv.FormatInt(p.Token, 10) != tokens[0] { // writers of tokens do not, and other programs may parse another number
 		return Pass{}, true, &PassError{fmt.Sprintf("%s has a sign or zeros before its digits", TokenHeader)}
 	}
 	if len(holders) == 1 {
@@ -54,8 +54,8 @@ func FromHeader(h http.Header) (p Pass, ok bool, err error) {
 	return p, true, p.check()
 }
 
-// Transport adds the pass in a request's context (With) to the request. It sends a
-// request without one unchanged.
+// Transport adds the pass in a request's context (With) to the request. Without one it
+// sends the request unchanged.
 type Transport struct {
 	Base http.RoundTripper // defaults to http.DefaultTransport
 }
@@ -82,17 +82,17 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // HTTP lets a request through only if g admits its pass for the resource that the
-// function names; "" leaves a request unguarded. The name must follow from what the
-// request is about, not from what the client says about its lock.
+// function names; "" leaves a request unguarded. The name must follow from the content of
+// the request, not from what the client says about its lock.
 //
-// The handler runs within g.Do: no earlier write with a lower token is under way
-// then in this process. It finds the pass with From, for databases that check it
-// again with the write. What it leaves running when it returns is not guarded.
+// The handler runs within g.Do: no earlier write with a lower token is under way in this
+// process then. It finds the pass with From, for databases that check it again with the
+// write. Work that continues after its return is not guarded.
 //
-// A refused request gets a problem document (RFC 9457): 412 for a stale token, 428
-// for none, 400 for a pass or a resource name that is not legal, 503 if the marks
-// cannot be read or an earlier write does not end. A client that may send a token
-// can shut out all others with a high one: authenticate clients first.
+// A refused request gets a problem document (RFC 9457): 412 for a stale token, 428 for
+// none, 400 for an illegal pass or resource name, 503 if the marks cannot be read or an
+// earlier write does not end. A client that may send a token can shut out all others with
+// a high one: authenticate clients first.
 func HTTP(g *Gate, resource func(*http.Request) string) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -129,7 +129,7 @@ type problem struct {
 	Status   int    `json:"status"`
 	Detail   string `json:"detail,omitempty"`
 	Resource string `json:"resource,omitempty"`
-	Token    int64  `json:"token,omitempty,string"` // as a string: other languages would round a number
+	Token    int64  `json:"token,omitempty,string"` // a string: other languages would round a number
 	Last     int64  `json:"last,omitempty,string"`
 }
 
@@ -151,7 +151,7 @@ func answer(w http.ResponseWriter, err error) {
 
 func (p problem) write(w http.ResponseWriter) {
 	body, err := json.Marshal(p)
-	if err != nil { // it contains nothing that JSON cannot encode
+	if err != nil { // cannot happen: it contains nothing that JSON cannot encode
 		panic(err)
 	}
 	h := w.Header()
@@ -159,14 +159,15 @@ func (p problem) write(w http.ResponseWriter) {
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(p.Status)
-	_, _ = w.Write(body) // a client that is gone needs no answer
+	_, _ = w.Write(body) // a client that has gone needs no answer
 }
 
-// maxProblem is more than the longest problem document of this package, in bytes.
+// maxProblem is more than the length of the longest problem document of this package, in
+// bytes.
 const maxProblem = 8 << 10
 
-// Refused is the *StaleError in an answer of HTTP, or nil. It may be called for
-// every answer; the body can be read afterwards.
+// Refused is the *StaleError in an answer of HTTP, or nil. It may be called for every
+// answer; the body can be read afterwards.
 func Refused(r *http.Response) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); r.StatusCode != http.StatusPreconditionFailed || err != nil || kind != "application/problem+json" {
 		return nil

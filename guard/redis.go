@@ -19,10 +19,10 @@ import (
 // (for go-redis see the example). The function must be safe for concurrent use. A
 // Redis is Marks, and its Do checks and writes in one step.
 //
-// The mark is stored beside what it guards, on the same slot of a Cluster, and does
-// not expire. It is as durable as the server's data: if a fail-over or a restart
-// forgets a mark, it also forgets the writes that had raised it. Do not let the
-// server evict it (maxmemory-policy noeviction or volatile-…).
+// The mark is stored beside what it guards, on the same slot of a Cluster, and does not
+// expire. It is as durable as the server's data: a failover or a restart that loses a
+// mark also loses the writes that had raised it. Do not let the server evict it
+// (maxmemory-policy noeviction or volatile-…).
 type Redis func(ctx context.Context, script string, keys, args []string) (any, error)
 
 // RedisScript is the script, for programs in other languages.
@@ -56,17 +56,17 @@ func RedisMark(key string) (string, error) {
 	return "fence:{" + key[open+1:open+end] + "}:" + key, nil
 }
 
-// Raise implements Marks. A later write elsewhere is not guarded against a pause in
+// Raise implements Marks. It does not guard a later write elsewhere against a pause in
 // between: see Do and Gate.
 func (r Redis) Raise(ctx context.Context, resource string, p Pass) error {
 	_, err := r.run(ctx, resource, p, nil)
 	return err
 }
 
-// Do runs a command whose first argument is a key, such as SET, HSET or INCRBY, if
-// the mark of the key admits p, in one step. It returns the command's answer, or a
-// *StaleError. If the command itself fails, the mark has been raised. After an
-// error of the client the command may have run, as with every command.
+// Do runs a command whose first argument is a key, such as SET, HSET or INCRBY, if the
+// mark of the key admits p, in one atomic step. It returns the command's answer, or a
+// *StaleError. If the command itself fails, the mark has been raised. After an error of
+// the client the command may have run, as with every command.
 func (r Redis) Do(ctx context.Context, key string, p Pass, command string, args ...string) (answer any, err error) {
 	return r.run(ctx, key, p, append([]string{command}, args...))
 }

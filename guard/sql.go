@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// SQL guards what a transaction writes. Raise compares and raises the token in a
-// row of the table baton_guard inside the transaction, which holds that row locked
-// from then on. A transaction with a lower token waits for the row, and is then
-// refused. So transactions commit in the order of their tokens.
+// SQL guards the writes of a transaction. Raise compares and raises the token in a row of
+// the table baton_guard inside the transaction, which holds that row locked from then on.
+// A transaction with a lower token waits for the row, and is then refused. So
+// transactions commit in the order of their tokens.
 //
-// The row must be in the database that the transaction writes to. The first Raise
-// makes it. It must stay as long as a writer with a lower token may still write.
+// The row must be in the database that the transaction writes to. The first Raise makes
+// it. It must stay as long as a writer with a lower token may still write.
 type SQL uint8
 
 // The dialects.
@@ -34,8 +34,8 @@ var postgresSchema string
 //go:embed schema/mysql.sql
 var mysqlSchema string
 
-// Schema is the SQL that makes the table, for programs that keep all their tables
-// in migrations. It does nothing to a table that exists.
+// Schema is the SQL that makes the table, for programs that keep all their tables in
+// migrations. It does not change an existing table.
 func (s SQL) Schema() string {
 	switch s {
 	case SQLite:
@@ -48,7 +48,7 @@ func (s SQL) Schema() string {
 	return ""
 }
 
-// Migrate makes the table if it is missing. Several programs may do so at once.
+// Migrate makes a missing table. Several programs may call it at once.
 func (s SQL) Migrate(ctx context.Context, db *sql.DB) error {
 	if s.Schema() == "" {
 		return s.none()
@@ -57,7 +57,7 @@ func (s SQL) Migrate(ctx context.Context, db *sql.DB) error {
 	if err != nil {
 		return fmt.Errorf("guard: make the table: %w", err)
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer tx.Rollback() // no effect after Commit
 	if s == Postgres {  // otherwise two at once may fail. The number is "baton" as text
 		_, err = tx.ExecContext(ctx, `SELECT pg_advisory_xact_lock(x'6261746f6e'::bigint)`)
 	}
@@ -76,7 +76,7 @@ func (s SQL) Migrate(ctx context.Context, db *sql.DB) error {
 // Row is the answer of a query, such as *sql.Row and pgx.Row.
 type Row interface{ Scan(dest ...any) error }
 
-// raiseRow returns no row if the pass is refused. Either way the row is locked.
+// raiseRow returns no row if the pass is refused. In both cases the row is locked.
 const raiseRow = `INSERT INTO baton_guard AS g (resource, token, holder) VALUES (%s)
 	ON CONFLICT (resource) DO UPDATE SET token = excluded.token, holder = excluded.holder
 	WHERE g.token < excluded.token OR g.token = excluded.token AND g.holder = excluded.holder
@@ -94,20 +94,19 @@ const (
 	// The assignments take effect from left to right.
 	mysqlRaise = `INSERT INTO baton_guard (resource, token, holder) VALUES (?, ?, ?)
 		ON DUPLICATE KEY UPDATE holder = IF(VALUES(token) > token, VALUES(holder), holder), token = GREATEST(token, VALUES(token))`
-	// A locking read sees what is committed, even if the transaction saw something
-	// else before.
+	// A locking read sees committed rows, whatever the transaction read before.
 	mysqlLast = `SELECT token, holder FROM baton_guard WHERE resource = ? FOR UPDATE`
 )
 
 // Raise admits p, or refuses it with a *StaleError: then roll back. Call it at the
-// beginning of the transaction, before it reads what its writes depend on, and not
-// within a savepoint that may be rolled back. It works at every isolation. At
-// REPEATABLE READ and SERIALIZABLE PostgreSQL may end the transaction with a
-// serialization failure (40001), and MySQL with a deadlock (1213) when many make a
-// row at once: that is no refusal, begin the transaction again.
+// beginning of the transaction, before it reads what its writes depend on, and not within
+// a savepoint that may be rolled back. It works at every isolation level. At REPEATABLE
+// READ and SERIALIZABLE PostgreSQL may end the transaction with a serialization failure
+// (40001), and MySQL with a deadlock (1213) when several make a row at once: that is no
+// refusal, begin the transaction again.
 //
-// After any other error, too, roll the transaction back. Only one goroutine at a
-// time may use tx, as always.
+// After any other error, too, roll the transaction back. As always, only one goroutine at
+// a time may use tx.
 func (s SQL) Raise(ctx context.Context, tx *sql.Tx, resource string, p Pass) error {
 	if err := legal(resource, p); err != nil {
 		return err
@@ -145,7 +144,7 @@ func raise[R Row](ctx context.Context, s SQL, query func(context.Context, string
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, sql.ErrNoRows) { // pgx.ErrNoRows is one, too
+	if errors.Is(err, sql.ErrNoRows) { // includes pgx.ErrNoRows
 		if err = query(ctx, last, []byte(resource)).Scan(&token); err == nil {
 			return refuse(ctx, s.String(), resource, p, token)
 		}
@@ -168,8 +167,8 @@ func raiseMySQL(ctx context.Context, tx *sql.Tx, resource string, p Pass) error 
 	return nil
 }
 
-// Marks are marks in the same table, each raised in a transaction of its own. A
-// later write elsewhere is not guarded against a pause in between: see Gate.
+// Marks are marks in the same table, each raised in a transaction of its own. They do not
+// guard a later write elsewhere against a pause in between: see Gate.
 func (s SQL) Marks(db *sql.DB) Marks { return sqlMarks{s, db} }
 
 type sqlMarks struct {
@@ -182,7 +181,7 @@ func (m sqlMarks) Raise(ctx context.Context, resource string, p Pass) error {
 	if err != nil {
 		return fmt.Errorf("guard: %q: %w", resource, err)
 	}
-	defer tx.Rollback() // does nothing after Commit
+	defer tx.Rollback() // no effect after Commit
 	if err := m.SQL.Raise(ctx, tx, resource, p); err != nil {
 		return err
 	}

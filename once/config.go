@@ -10,29 +10,28 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Config says how a Runner runs. The zero Config is ready to use. Programs that
-// share operations need not agree on it.
+// Config says how a Runner runs. The zero Config is ready to use. Programs that share
+// operations need not agree on it.
 type Config struct {
-	// Keep is how long an outcome is kept after it was recorded, at least; callers
-	// must not call again later than that. 1s to ten years. Defaults to 24h.
+	// Keep is how long an outcome is kept after it was recorded, at least. A later call
+	// runs the operation again. 1s to ten years. Defaults to 24h.
 	Keep time.Duration
 
 	// Remember is how long the store remembers that an attempt began, or failed. The
-	// outcome of an attempt that takes longer cannot be recorded. 1s to ten years. Defaults
-	// to a week, or to Keep if that is longer.
+	// outcome of an attempt that takes longer cannot be recorded. 1s to ten years.
+	// Defaults to a week, or to Keep if that is longer.
 	Remember time.Duration
 
-	// Failure is what the store keeps of an error that is not final, and of a panic, until
-	// the next attempt begins: for people who look with Find, List or "baton once show",
-	// and never for callers of Do. It is kept in clear text, and cut after
-	// check.MaxFailure bytes. Defaults to the text of the error.
+	// Failure is the text of an error that is not final, or of a panic, which the store
+	// keeps until the next attempt begins: for people (Find, List, "baton once show"),
+	// never for callers of Do. It is kept in clear text, and cut after check.MaxFailure
+	// bytes. Defaults to the text of the error.
 	Failure func(error) string
 
 	// Lock says how operations are locked while they run. Its TTL is how long other
-	// callers wait after an attempt has crashed; its MaxHold is how long an attempt
-	// may take; its Owner is shown in records, too. Its Logger also gets outcomes that
-	// could not be recorded as errors, and each attempt and each replay at the debug
-	// level.
+	// callers wait after an attempt has crashed, its MaxHold bounds an attempt, and its
+	// Owner is shown in records, too. Its Logger also gets outcomes that could not be
+	// recorded as errors, and each attempt and each replay at the debug level.
 	Lock baton.Config
 
 	// Events are called when something happens to operations. Defaults to none.

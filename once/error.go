@@ -14,13 +14,13 @@ var (
 	// ErrFinal is what errors.Is finds in every *FinalError.
 	ErrFinal = errors.New("the operation has failed for good")
 
-	// ErrNoRecord says that the store knows nothing of an operation.
+	// ErrNoRecord says that the store has no record of an operation.
 	ErrNoRecord = driver.ErrNoRecord
 )
 
-// Final marks an error of the function that Do runs as the outcome of the
-// operation: it is recorded, and every later caller gets its text. It may be
-// wrapped further. Final(nil) is nil.
+// Final marks an error of the function that Do runs as the outcome of the operation: it
+// is recorded, and every later caller gets its text. It may be wrapped further.
+// Final(nil) is nil.
 func Final(err error) error {
 	if err == nil {
 		return nil
@@ -33,8 +33,8 @@ type final struct{ err error }
 func (e *final) Error() string { return e.err.Error() }
 func (e *final) Unwrap() error { return e.err }
 
-// isFinal looks for the mark of Final. A mark within a *FinalError belongs to
-// another operation.
+// isFinal looks for the mark of Final. A mark within a *FinalError belongs to another
+// operation.
 func isFinal(err error) bool {
 	switch e := err.(type) {
 	case *final:
@@ -49,7 +49,7 @@ func isFinal(err error) bool {
 	return false
 }
 
-// FinalError is a final error that was recorded.
+// FinalError is a recorded final error.
 type FinalError struct {
 	Key  string
 	Text string // of the error; its first check.MaxResult bytes
@@ -60,31 +60,31 @@ type FinalError struct {
 // Is makes errors.Is(err, ErrFinal) true.
 func (e *FinalError) Is(target error) bool { return target == ErrFinal }
 
-// Unwrap returns the error itself to the caller whose function returned it, nil to
-// all other callers.
+// Unwrap returns the error itself to the caller whose function returned it, nil to all
+// other callers.
 func (e *FinalError) Unwrap() error { return e.err }
 
 func (e *FinalError) Error() string {
 	return fmt.Sprintf("once: operation %q has failed for good: %s", e.Key, driver.Printable(e.Text))
 }
 
-// UnrecordedError says that the function has ended and that its outcome, as far as
-// is known, was not recorded. The effects of the function stay; other callers get
-// another answer.
+// UnrecordedError says that the function has ended and that its outcome, as far as is
+// known, was not recorded. The effects of the function stay; other callers get another
+// answer.
 //
-// Err tells why. errors.Is finds driver.ErrSuperseded if another attempt has begun
-// since, or the record was forgotten: then Instead says what is there now. It finds
-// baton.ErrUnknown or baton.ErrUnavailable if the store could not be reached: then
-// the outcome may or may not have been recorded, and another call of Do tells. It
-// finds a *driver.RequestError if the result is too long.
+// Err is the reason. It is driver.ErrSuperseded if another attempt has begun since, or
+// the record was forgotten: Instead is the present record then. It is baton.ErrUnknown or
+// baton.ErrUnavailable if the store could not be reached: the outcome may or may not have
+// been recorded then, and another call of Do tells. It is a *driver.RequestError if the
+// result is too long.
 type UnrecordedError struct {
 	Key   string
 	Token int64 // of the attempt
 
-	Result  []byte // what the function returned
+	Result  []byte // of the function
 	Failure error  // or its final error
 
-	Instead *driver.Record // the record now; nil: there is none, or it is unknown
+	Instead *driver.Record // the present record; nil: there is none, or it is unknown
 	Err     error
 }
 
@@ -99,15 +99,15 @@ func (e *UnrecordedError) Error() string {
 	return s
 }
 
-// again reports whether another request to the store may help. A context error here
-// is from this package's own bound of a call, not from the caller's context.
+// again reports whether another request to the store may help. A context error here is
+// that of this package's bound of a call, not of the caller's context.
 func again(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// ended says why ctx has ended; errors.Is finds the context's error and its
-// cause.
+// ended is the error of an ended ctx. errors.Is finds the context's error and its cause
+// in it.
 func ended(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if errors.Is(cause, err) {
@@ -116,8 +116,8 @@ func ended(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// blame turns an error of the store into one for the caller of Do, which does not
-// know the bounds of single calls.
+// blame makes the error for the caller of Do, which does not know the bounds of single
+// calls.
 func blame(err error) error {
 	if again(err) && !errors.Is(err, driver.ErrUnavailable) && !errors.Is(err, driver.ErrUnknown) {
 		return fmt.Errorf("%w: no answer in time (%v)", baton.ErrUnknown, err)

@@ -9,34 +9,31 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Events are functions that a Runner calls when something happens to its operations,
-// for metrics, traces and tests. Any of them may be nil, and then costs nothing. The
-// goroutine that called Do or TryDo calls them, several at a time, with the context of
-// that call. They must return soon and not panic: others wait for the operation
-// meanwhile.
+// Events are functions that a Runner calls when something happens to its operations, for
+// metrics, traces and tests. Any of them may be nil and then costs nothing. The goroutine
+// that called Do or TryDo calls them, several at a time, with the context of that call.
+// They must return soon and must not panic: others wait for the operation meanwhile.
 //
-// A call calls either Replayed, or Began and then Finished or Superseded, or GaveUp; none
-// of them if its key is no legal one. The events of the lock, which is that of LockPrefix
-// and the key, are those of Config.Lock.
+// A call causes either Replayed; or Began and then Finished or Superseded; or GaveUp.
+// With an illegal key it causes none. The events of the lock, whose key is LockPrefix and
+// the operation's, are those of Config.Lock.
 //
-// Every Began is followed by exactly one Finished or Superseded, also if the function
-// panics: what is under way in this process is Began less those two. A process that
-// crashes tells no more. In one process, the Finished or Superseded of an attempt comes
-// before the Began of the next one, unless its lease was lost.
+// Every Began is followed by exactly one Finished or Superseded, even if the function
+// panics: the number under way in this process is Began less those two. In one process,
+// the Finished or Superseded of an attempt comes before the Began of the next one, unless
+// its lease was lost.
 type Events struct {
-	// Began is called when the store has noted the attempt, before its function
-	// runs.
+	// Began is called when the store has noted the attempt, before its function runs.
 	Began func(context.Context, OperationEvent)
 
-	// Replayed is called when a call gets what was recorded, at once or after it
-	// has waited for the attempt that recorded it. Its function does not run.
+	// Replayed is called when a call gets a recorded outcome, at once or after waiting
+	// for the attempt that recorded it. Its function does not run.
 	Replayed func(context.Context, OperationEvent)
 
 	// Finished is called when the attempt is over and was not refused by the store.
-	// OperationEvent.Recorded tells whether its outcome was recorded. It was not if
-	// the function returned an error that is not final or did not return, or if its
-	// result is too long. If the store stayed out of reach that is not known, and
-	// Recorded is false.
+	// OperationEvent.Recorded tells whether its outcome was recorded. It was not if the
+	// function returned an error that is not final or did not return, or if its result is
+	// too long. If the store stayed out of reach this is unknown, and Recorded is false.
 	Finished func(context.Context, OperationEvent)
 
 	// Superseded is called when the function has returned an outcome and the store
@@ -44,57 +41,55 @@ type Events struct {
 	Superseded func(context.Context, OperationEvent)
 
 	// GaveUp is called when a call ends without a result, and its function did not run:
-	// TryDo finds another attempt under way, the context ends before the turn comes, the
+	// TryDo finds another attempt under way, the context ends before the call's turn, the
 	// key belongs to another request, the lease is lost before the function begins, or
 	// the store is out of reach.
 	GaveUp func(context.Context, OperationEvent)
 }
 
-// An OperationEvent tells what has happened to one operation. Fields that do not belong
-// to an event are zero. More fields may be added.
+// An OperationEvent is one event of one operation. Fields that do not belong to it are
+// zero. Fields may be added.
 type OperationEvent struct {
 	Store string // the short name of the store: "redis"
 	Key   string // of the operation
 
-	// Token is that of the attempt; for Replayed, of the one that was recorded; for
-	// GaveUp 0.
+	// Token is that of the attempt; for Replayed, of the recorded one; for GaveUp 0.
 	Token int64
 
-	// Attempts is the number of attempts that had begun, including that one; for GaveUp
+	// Attempts is the number of attempts that had begun, including this one; for GaveUp
 	// 0.
 	Attempts int64
 
 	// Waited, of Began, Replayed and GaveUp, is the time since the call.
 	Waited time.Duration
 
-	// Took, of Finished and Superseded, is the time since Began, with that for
-	// recording the outcome.
+	// Took, of Finished and Superseded, is the time since Began, with that for recording
+	// the outcome.
 	Took time.Duration
 
 	// Recorded, of Finished: the outcome is recorded, and later callers get it.
 	Recorded bool
 
-	// Failed, of Replayed, Finished and Superseded: the function has failed, for
-	// good or not, or did not return.
+	// Failed, of Replayed, Finished and Superseded: the function has failed, finally or
+	// not, or did not return.
 	Failed bool
 
-	// Err is what the call returns, nil for a success. If the function did not
-	// return, it is an error that says so.
+	// Err is the error of the call, nil for a success. If the function did not return,
+	// Err says so.
 	Err error
 }
 
-// errNoReturn is the error of an attempt whose function panicked or ended its
-// goroutine.
+// errNoReturn is the error of an attempt whose function panicked or ended its goroutine.
 var errNoReturn = errors.New("once: the function did not return: it panicked or ended its goroutine")
 
-// observed reports one call to the Events and the Logger. Its times are zero if
-// nobody is told of them.
+// observed reports one call to the Events and the Logger. Its times are zero if no event
+// has them.
 type observed struct {
 	runner        *Runner
 	ctx           context.Context
 	key           string
 	call, attempt time.Time
-	told          bool // how the call fared, or that its attempt begins
+	told          bool // the outcome of the call, or the beginning of its attempt, was reported
 }
 
 // asked starts the time.
@@ -104,7 +99,7 @@ func (o *observed) asked() {
 	}
 }
 
-// replayed reports that the call gets what is recorded, and returns that.
+// replayed reports that the call gets a recorded outcome, and returns that.
 func (o *observed) replayed(rec driver.Record) ([]byte, error) {
 	o.told = true
 	result, err := outcome(rec)
@@ -118,7 +113,6 @@ func (o *observed) replayed(rec driver.Record) ([]byte, error) {
 	return result, err
 }
 
-// begins reports that the store has noted the attempt.
 func (o *observed) begins(a Attempt) {
 	o.told = true
 	e := o.runner.events
@@ -131,7 +125,6 @@ func (o *observed) begins(a Attempt) {
 	o.debug("operation began", a.Token, a.Attempts, nil)
 }
 
-// ends reports the end of the attempt.
 func (o *observed) ends(a Attempt, end OperationEvent, unrecorded *UnrecordedError) {
 	f := o.runner.events.Finished
 	superseded := unrecorded != nil && errors.Is(unrecorded.Err, driver.ErrSuperseded)
@@ -150,7 +143,7 @@ func (o *observed) ends(a Attempt, end OperationEvent, unrecorded *UnrecordedErr
 	o.debug("operation ended", a.Token, a.Attempts, end.Err)
 }
 
-// gaveUp reports that the call ends with err, and its function did not run.
+// gaveUp reports that the call ends with err without a run of its function.
 func (o *observed) gaveUp(err error) {
 	if f := o.runner.events.GaveUp; f != nil {
 		f(o.ctx, OperationEvent{Store: o.runner.store, Key: o.key, Waited: time.Since(o.call), Err: err})

@@ -12,26 +12,24 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// An Option changes what one call of Do asks for.
+// An Option changes one call of Do.
 type Option func(*options)
 
 type options struct{ fingerprint string }
 
-// Fingerprint says what the operation is asked to do: the body of a request, a
-// command line. If an attempt at the same key has begun with another fingerprint,
-// Do fails with an *OtherRequestError instead of giving its result to a caller that
-// asked for something else. Records without a fingerprint, of callers without this
-// option or of older versions, match every fingerprint, and a caller without one
-// gets what is recorded.
+// Fingerprint says what the operation is asked to do: the body of a request, a command
+// line. If an attempt at the same key has begun with another fingerprint, Do fails with
+// an *OtherRequestError instead of returning its result. Records without a fingerprint,
+// of callers without this option or of older versions, match every fingerprint. A caller
+// without one gets the recorded outcome.
 //
-// Fingerprint("a", "b") is not Fingerprint("ab"). The store keeps a hash of 132
-// bits behind the owner in the record: it is no secret, and everyone who reads the
-// store can try guesses. It costs one more request for an operation that is not
-// done.
+// Fingerprint("a", "b") is not Fingerprint("ab"). The store keeps a hash of 132 bits
+// after the owner in the record: it is no secret, and everyone who reads the store can
+// test guesses. It costs one more request for an operation that is not done.
 func Fingerprint(request ...string) Option {
 	h := sha256.New()
 	for _, part := range request {
-		_ = binary.Write(h, binary.BigEndian, uint64(len(part))) // hashes never fail
+		_ = binary.Write(h, binary.BigEndian, uint64(len(part))) // a hash never fails
 		h.Write([]byte(part))
 	}
 	text := base64.RawURLEncoding.EncodeToString(h.Sum(nil))[:fingerprintLen]
@@ -58,7 +56,7 @@ func mark(owner, fingerprint string) string {
 	return owner + fingerprintMark + fingerprint
 }
 
-// unmark separates the two.
+// unmark is the inverse of mark.
 func unmark(text string) (owner, fingerprint string) {
 	at := len(text) - fingerprintLen - len(fingerprintMark)
 	if at < 0 || !strings.HasPrefix(text[at:], fingerprintMark) {
@@ -71,8 +69,7 @@ func unmark(text string) (owner, fingerprint string) {
 	return text[:at], fingerprint
 }
 
-// match removes the fingerprint from a record, and refuses a record of another
-// request.
+// match removes the fingerprint from a record, and refuses a record of another request.
 func (o options) match(rec driver.Record) (driver.Record, error) {
 	var other string
 	rec.Owner, other = unmark(rec.Owner)

@@ -14,15 +14,15 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// LockPrefix and the key of an operation form the name of its lock, under which
-// "baton ls" shows it while it runs.
+// LockPrefix and the key of an operation are the key of its lock, which "baton ls" shows
+// while it runs.
 const LockPrefix = "once/"
 
 // MaxKey is the length of the longest key of an operation, in bytes.
 const MaxKey = check.MaxKey - len(LockPrefix)
 
-// A Runner runs operations that are to succeed once. All methods are safe for
-// concurrent use. It needs no Close; the caller closes the store.
+// A Runner runs operations that are to succeed once. All methods are safe for concurrent
+// use. It needs no Close; the caller closes the store.
 type Runner struct {
 	records        driver.Records
 	lister         driver.RecordLister // nil if the store has none
@@ -35,14 +35,13 @@ type Runner struct {
 	events *Events
 	log    *slog.Logger
 
-	call     time.Duration // how long the first try of a request may take
-	patience time.Duration // for how long a request is repeated if there is no answer
+	call     time.Duration // for the first try of a request
+	patience time.Duration // for the repetitions of a request without an answer
 }
 
-// New makes a Runner. It never talks to the store. It does not ignore what the
-// store cannot honour in a Config, but refuses it with a *baton.ConfigError, and a
-// store that keeps no records (driver.Records) with an error that wraps
-// errors.ErrUnsupported.
+// New makes a Runner. It sends no request to the store. It returns a *baton.ConfigError
+// if the store cannot honour the Config, and an error that wraps errors.ErrUnsupported if
+// the store keeps no records (driver.Records).
 func New(store driver.Locks, cfg Config) (*Runner, error) {
 	if store == nil {
 		return nil, &baton.ConfigError{Field: "store", Reason: "is nil: look at the error of the function that opened it"}
@@ -71,69 +70,63 @@ func New(store driver.Locks, cfg Config) (*Runner, error) {
 	}, nil
 }
 
-// An Attempt is what a function learns about its own run.
+// An Attempt is a function's knowledge of its own run.
 type Attempt struct {
 	// Key is the key of the operation. It is the same for all attempts.
 	Key string
 
-	// Token is the fencing token of the attempt, higher than those of all attempts
-	// before it. Pass it to what the function changes. It may exceed 2⁵³: in JSON
-	// and JavaScript it must be a string.
+	// Token is the fencing token of the attempt, higher than those of all attempts before
+	// it. Pass it to what the function changes. It may exceed 2⁵³: in JSON and JavaScript
+	// it must be a string.
 	Token int64
 
-	// Attempts is the number of attempts that have begun, including this one. If it
-	// is above 1, an earlier one was not finished: it failed, crashed, or lost its
-	// lock, and its effects may be there already, in part or as a whole, or may
-	// still come.
+	// Attempts is the number of attempts that have begun, including this one. If it is
+	// above 1, an earlier one was not finished: it failed, crashed, or lost its lock, and
+	// its effects, or a part of them, may be there or may still come.
 	Attempts int64
 
-	// Lease is the lease under which the attempt runs, for what stores can do with
-	// one: InTx. Do not unlock it.
+	// Lease is the lease of the attempt, for InTx of the SQL stores. Do not unlock it.
 	Lease *baton.Lease
 }
 
-// Do returns the result of the operation: what fn returns, or what the function of
-// the first caller returned. fn runs if no outcome is recorded for key and no other
-// attempt is under way; otherwise Do waits for that attempt. A caller that must
-// know whether fn ran lets fn set a variable.
+// Do returns the result of the operation: that of fn, or that of an earlier caller's
+// function. fn runs if no outcome is recorded for key and no other attempt is under way;
+// otherwise Do waits for that attempt. To learn whether fn ran, let fn set a variable.
+// If fn returns a nil error its result is recorded, at most check.MaxResult bytes. An
+// error that Final has marked is recorded, too, and is returned as a *FinalError. After
+// any other error, or a panic, no outcome is recorded, Do returns the error as it is
+// (joined with that of the lease if it was lost), and the next caller, which may already
+// be waiting, runs its function. Until then Find shows the failure (Config.Failure), if
+// the store could be reached.
 //
-// If fn returns nil as its error its result is recorded, at most check.MaxResult
-// bytes. An error that Final has marked is recorded, too, and comes back as a
-// *FinalError. After any other error, or a panic, no outcome is recorded, Do returns
-// the error as it is (joined with that of the lease if it was lost), and the next
-// caller, which may already be waiting, runs its function. Until then Find shows how
-// the attempt failed (Config.Failure), if the store could be reached.
+// fn's context ends with the lease and with ctx. ctx bounds the waiting and the run, not
+// the recording: once fn has returned, Do tries to record an outcome for twice
+// Config.Lock.TTL, at least 10s, and a failure for at most 5s. A success is recorded even
+// if the lease was lost while fn ran, unless another attempt has begun since.
 //
-// fn's context ends with the lease and with ctx. ctx bounds the waiting and the
-// run, not the recording: once fn has returned, Do tries to record for twice
-// Config.Lock.TTL, at least 10s, and how it failed for 5s at most. A success is recorded even if the lease was lost
-// while fn ran, unless another attempt has begun since.
-//
-// Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or ran
-// before. After all others it did not run: those of baton.Locker.Lock, ErrNested if
-// fn asks for its own operation, a *baton.LostError if the lease ended before fn
-// began, *OtherRequestError if the key belongs to another request (Fingerprint),
-// and *baton.KeyError for keys longer than MaxKey. After any error but the last two
-// the caller may call Do again.
+// Errors: *UnrecordedError, *FinalError and fn's own say that fn has run, or an earlier
+// function has. After all others fn did not run: those of baton.Locker.Lock, ErrNested if
+// fn asks for its own operation, a *baton.LostError if the lease ended before fn began,
+// *OtherRequestError if the key belongs to another request (Fingerprint), and
+// *baton.KeyError for keys longer than MaxKey. After any error but the last two the
+// caller may call Do again.
 func (r *Runner) Do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
 	return r.do(ctx, key, fn, opts, true)
 }
 
-// TryDo is Do for a caller that does not wait for other attempts: if one is under
-// way, or others wait to run it, TryDo fails at once with a *baton.HeldError. That
-// names the operation, who runs it and for how long, and how long its lock lasts
-// unless renewed, as far as the store knows. The attempt may be over by then:
-// another call tells. After an attempt has crashed that is the answer, too, until
-// its lock expires.
+// TryDo is Do for a caller that does not wait for other attempts: if one is under way, or
+// others wait, TryDo fails at once with a *baton.HeldError. That names the operation, who
+// runs it and for how long, and how long its lock lasts unless renewed, as far as the
+// store knows. The attempt may be over by then: call again to learn that. After an
+// attempt has crashed TryDo fails in the same way until its lock expires.
 //
-// For an answer of a store that is out of reach TryDo waits as long as
-// baton.Locker.TryLock does, and once it has the lock, as long as Do. Everything
-// else is as with Do.
+// With a store that is out of reach TryDo waits as long as baton.Locker.TryLock, and once
+// it has the lock, as long as Do.
 func (r *Runner) TryDo(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts ...Option) ([]byte, error) {
 	return r.do(ctx, key, fn, opts, false)
 }
 
-// do is Do, or TryDo if it shall not wait.
+// do is Do or, without wait, TryDo.
 func (r *Runner) do(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), opts []Option, wait bool) ([]byte, error) {
 	if err := legal(key); err != nil {
 		return nil, err
@@ -151,8 +144,8 @@ func (r *Runner) do(ctx context.Context, key string, fn func(context.Context, At
 	return result, err
 }
 
-// served runs fn, or returns what is recorded, and tells of that. After an error of
-// which nothing is told fn did not run.
+// served runs fn, or returns and reports the recorded outcome. After an error without a
+// report fn did not run.
 func (r *Runner) served(ctx context.Context, key string, fn func(context.Context, Attempt) ([]byte, error), with options, wait bool, o *observed) ([]byte, error) {
 	if ctx.Err() != nil {
 		return nil, fail("do", key, ended(ctx))
@@ -175,22 +168,21 @@ func (r *Runner) served(ctx context.Context, key string, fn func(context.Context
 	if err != nil {
 		return nil, fail("do", key, err)
 	}
-	// Also when fn panics. Nothing depends on Unlock's error: what is recorded is
-	// recorded, and the lock ends by itself.
+	// Also if fn panics. Unlock's error does not matter: the record is complete, and the
+	// lock expires.
 	defer func() { _ = lease.Unlock() }()
 	work := lease.Context(ctx)
 	rec, err = r.begin(work, key, lease, with)
 	switch {
 	case err != nil:
 		return nil, err
-	case rec.Done: // by the attempt that we waited for
+	case rec.Done: // by the attempt before
 		return o.replayed(rec)
 	}
 	return r.attempt(ctx, work, Attempt{Key: key, Token: lease.Token(), Attempts: rec.Attempts, Lease: lease}, fn, o)
 }
 
-// lock locks the operation. Lock waits for a store that is out of reach, as long as it
-// should.
+// lock locks the operation. Lock waits for a store that is out of reach.
 func (r *Runner) lock(ctx context.Context, key string, wait bool) (*baton.Lease, error) {
 	if wait {
 		lease, err := r.locks.Lock(ctx, LockPrefix+key)
@@ -218,7 +210,7 @@ func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.C
 	end := OperationEvent{Failed: true, Err: errNoReturn}
 	failure := errNoReturn // nil: there is an outcome, or may be
 	var unrecorded *UnrecordedError
-	defer func() { // also when fn panics
+	defer func() { // even if fn panics
 		if failure != nil {
 			r.note(ctx, a, failure)
 		}
@@ -240,15 +232,15 @@ func (r *Runner) attempt(ctx, work context.Context, a Attempt, fn func(context.C
 	failure = nil
 	result, err = r.finish(ctx, a.Key, a.Token, out, err)
 	unrecorded, _ = err.(*UnrecordedError)
-	if unrecorded != nil && errors.As(unrecorded.Err, new(*driver.RequestError)) { // it is too long
+	if unrecorded != nil && errors.As(unrecorded.Err, new(*driver.RequestError)) { // the result is too long
 		failure = unrecorded.Err
 	}
 	end.Recorded, end.Failed, end.Err = unrecorded == nil, out.Failed, err
 	return result, err
 }
 
-// note keeps how an attempt failed, for people who look later. It asks the store once:
-// whatever the answer is, the next attempt may begin, and others wait for the lock.
+// note records a failed attempt, for people. It sends one request: the next attempt may
+// begin in any case, and other callers wait for the lock.
 func (r *Runner) note(ctx context.Context, a Attempt, failure error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.call)
 	defer cancel()
@@ -262,7 +254,7 @@ func (r *Runner) note(ctx context.Context, a Attempt, failure error) {
 	}
 }
 
-// legal refuses a key whose lock would have no legal name.
+// legal refuses a key whose lock would have an illegal key.
 func legal(key string) error {
 	return check.Prefixed(LockPrefix, key, "an operation")
 }
@@ -274,7 +266,7 @@ func (r *Runner) look(ctx context.Context, key string) (driver.Record, error) {
 	return r.records.FindRecord(ctx, key)
 }
 
-// begin notes the attempt while its lease stands.
+// begin notes the attempt while its lease is valid.
 func (r *Runner) begin(work context.Context, key string, lease *baton.Lease, with options) (rec driver.Record, err error) {
 	a := driver.Attempt{Key: key, Token: lease.Token(), Owner: mark(r.owner, with.fingerprint)}
 	err = r.insist(work, func(ctx context.Context) (err error) {
@@ -297,7 +289,7 @@ func (r *Runner) begin(work context.Context, key string, lease *baton.Lease, wit
 		return rec, err
 	case err == nil && rec.Done:
 		return rec, nil
-	case work.Err() != nil: // the lease's end or the caller's
+	case work.Err() != nil: // the end of the lease, or the caller's
 		return rec, fail("begin", key, ended(work))
 	case err != nil:
 		return rec, fail("begin", key, err)
@@ -335,9 +327,9 @@ func (r *Runner) finish(ctx context.Context, key string, token int64, o driver.O
 	return nil, unrecorded
 }
 
-// insist repeats a request, which must be idempotent, until the store answers, ctx
-// ends, or the patience does. It makes at least three requests, because a process
-// that was stopped for long has not asked for long.
+// insist repeats a request, which must be idempotent, until the store answers, ctx ends,
+// or the patience does. It makes at least three requests, because in a process that was
+// paused the time passes without any.
 func (r *Runner) insist(ctx context.Context, request func(context.Context) error) error {
 	start, pause, bound := time.Now(), 10*time.Millisecond, r.call
 	for try := 1; ; try++ {
@@ -362,7 +354,7 @@ func (r *Runner) insist(ctx context.Context, request func(context.Context) error
 	}
 }
 
-// outcome is what was recorded, as callers of Do get it.
+// outcome is the recorded outcome for callers of Do.
 func outcome(rec driver.Record) ([]byte, error) {
 	if rec.Failed {
 		return nil, &FinalError{Key: rec.Key, Text: string(rec.Result)}
@@ -370,11 +362,10 @@ func outcome(rec driver.Record) ([]byte, error) {
 	return rec.Result, nil
 }
 
-// Find returns what is known of an operation: Done tells whether it is finished; if
-// not, Retry tells that the last attempt failed, and Result how. Otherwise that attempt
-// is under way, or has crashed. The error is
-// ErrNoRecord if nothing is known, otherwise a *baton.KeyError, the context's, or
-// the store's.
+// Find returns the record of an operation. Done says that it is finished. Otherwise Retry
+// says that the last attempt failed, and Result is the failure; without Retry that
+// attempt is under way, or has crashed. The error is ErrNoRecord if there is no record,
+// otherwise a *baton.KeyError, the context's, or the store's.
 func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 	if err := legal(key); err != nil {
 		return driver.Record{}, err
@@ -387,9 +378,9 @@ func (r *Runner) Find(ctx context.Context, key string) (driver.Record, error) {
 	return rec, nil
 }
 
-// Forget removes what is known of an operation, so that it can run again. An
-// attempt that is under way continues and cannot be recorded any more. Errors are
-// Find's, and baton.ErrUnknown, after which the caller should call it again.
+// Forget removes the record of an operation, so that it can run again. An attempt under
+// way continues and can no longer be recorded. Errors are Find's, and baton.ErrUnknown,
+// after which the caller should call it again.
 func (r *Runner) Forget(ctx context.Context, key string) error {
 	if err := legal(key); err != nil {
 		return err
@@ -400,12 +391,12 @@ func (r *Runner) Forget(ctx context.Context, key string) error {
 	return nil
 }
 
-// List returns what is known of every operation whose key begins with prefix, in no
-// particular order, as Find does, but without the results of finished operations:
-// Record.Result is nil. It reads page by page and is no snapshot: an operation that begins, is forgotten, or whose
-// time ends meanwhile may be missing. List is meant for people. Any text is a prefix.
-// The first error ends it: errors.ErrUnsupported if the store cannot list records, the
-// context's, or the store's.
+// List returns the record of every operation whose key begins with prefix, in no
+// particular order, as Find does, but with a nil Record.Result for finished operations.
+// It reads page by page and is no snapshot: an operation that begins or ends meanwhile
+// may be missing. List is meant for people. prefix is literal text. The first error ends
+// the list: errors.ErrUnsupported if the store cannot list records, the context's, or the
+// store's.
 func (r *Runner) List(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
 	return func(yield func(driver.Record, error) bool) {
 		if r.lister == nil {

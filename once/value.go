@@ -6,14 +6,14 @@ import (
 	"fmt"
 )
 
-// Do is Runner.Do for results of any type, which are recorded as JSON: every
-// caller, including the first, gets the result as decoded from JSON. A type that
-// JSON cannot encode is refused before fn runs.
+// Do is Runner.Do for results of any type, which are recorded as JSON: every caller,
+// including the first, gets the result as decoded from JSON. A type that JSON cannot
+// encode is refused before fn runs.
 func Do[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
 	return do(ctx, r, key, fn, opts, true)
 }
 
-// TryDo is Runner.TryDo for results of any type, as Do is Runner.Do.
+// TryDo is Do with Runner.TryDo.
 func TryDo[T any](ctx context.Context, r *Runner, key string, fn func(context.Context, Attempt) (T, error), opts ...Option) (T, error) {
 	return do(ctx, r, key, fn, opts, false)
 }

@@ -20,40 +20,41 @@ import (
 	"github.com/batonhq/baton/once/internal/front"
 )
 
-// Config says which calls take effect once. Only Scope must be set.
+// Config says which calls take effect once. Only Scope is required.
 type Config struct {
-	// Scope says who calls: a user, a tenant. Keys of different scopes never meet. "" is
-	// no caller: the call is refused as unauthenticated.
+	// Scope is the caller: a user, a tenant. Keys of different scopes are different. ""
+	// is no caller: the call is refused as unauthenticated.
 	Scope func(context.Context, connect.AnyRequest) string
 
-	// Skip lets calls pass to the handler, such as those that change nothing. Many calls
-	// use it at once. Defaults to none.
+	// Skip lets calls pass to the handler, such as those that change nothing. It must be
+	// safe for concurrent use. Defaults to none.
 	Skip func(context.Context, connect.Spec) bool
 
-	// Required refuses calls without a key. Otherwise they pass to the handler, which then
-	// finds no AttemptOf.
+	// Required refuses calls without a key. Otherwise they pass to the handler, without
+	// an AttemptOf.
 	Required bool
 
 	// Wait is how long a call waits for another one with its key that is under way.
 	// Defaults to 0: it is refused at once.
 	Wait time.Duration
 
-	// Record says which errors are recorded; success is. The next call after another error
-	// runs the handler again. Defaults to Recorded.
+	// Record says which errors are recorded; success always is. After another error the
+	// next call runs the handler again. Defaults to Recorded.
 	Record func(connect.Code) bool
 
-	// Prefix is put before the keys of the operations in the store. Programs that are to
-	// know each other's calls agree on it. Defaults to "connect/".
+	// Prefix begins the keys of the operations in the store. Programs must agree on it to
+	// share their calls. Defaults to "connect/".
 	Prefix string
 
-	// Logger gets what callers are not told: errors of the store as warnings, answers that
+	// Logger gets what callers do not see: errors of the store as warnings, answers that
 	// could not be recorded as errors. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// Recorded is what Config.Record defaults to: errors that another try does not change, which
-// is all but aborted, canceled, deadline_exceeded, resource_exhausted, unauthenticated,
-// unavailable, internal, unknown, data_loss and unimplemented. An error without a code is unknown.
+// Recorded is the default of Config.Record: errors that another try does not change.
+// These are all but aborted, canceled, deadline_exceeded, resource_exhausted,
+// unauthenticated, unavailable, internal, unknown, data_loss and unimplemented. An error
+// without a code is unknown.
 func Recorded(c connect.Code) bool { return calls.Recorded(code.Code(c)) }
 
 // An Interceptor is for the handlers of servers. It is safe for concurrent use.
@@ -64,8 +65,8 @@ type Interceptor struct {
 
 var _ connect.Interceptor = (*Interceptor)(nil)
 
-// New makes an Interceptor of a Runner. It refuses a Config that cannot be honoured with a
-// *baton.ConfigError.
+// New makes an Interceptor of a Runner. It refuses a Config that cannot be honoured with
+// a *baton.ConfigError.
 func New(ops *once.Runner, cfg Config) (*Interceptor, error) {
 	if cfg.Scope == nil {
 		return nil, &baton.ConfigError{Field: "Scope", Reason: "is missing: it says whose keys they are"}
@@ -86,11 +87,11 @@ func New(ops *once.Runner, cfg Config) (*Interceptor, error) {
 	return &Interceptor{cfg, c}, nil
 }
 
-// AttemptOf is the attempt that runs a handler, from its context, for its token and its
-// lease. There is none if the call has no key.
+// AttemptOf returns the attempt that runs a handler, for its token and its lease, from
+// the handler's context. There is none if the call has no key.
 func AttemptOf(ctx context.Context) (once.Attempt, bool) { return front.AttemptOf(ctx) }
 
-// WrapUnary makes the calls of a handler take effect once. It leaves clients alone.
+// WrapUnary makes the calls of a handler take effect once. It does not change clients.
 func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		if r.Spec().IsClient || i.cfg.Skip != nil && i.cfg.Skip(ctx, r.Spec()) {
@@ -120,13 +121,13 @@ func (i *Interceptor) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// WrapStreamingClient leaves clients alone.
+// WrapStreamingClient returns next.
 func (i *Interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return next
 }
 
-// WrapStreamingHandler refuses streams with a key as unimplemented: what is sent piece by
-// piece could not be sent again. All others pass.
+// WrapStreamingHandler refuses streams with a key as unimplemented: a stream could not be
+// replayed. Others pass.
 func (i *Interceptor) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
 	return func(ctx context.Context, s connect.StreamingHandlerConn) error {
 		skip := i.cfg.Skip != nil && i.cfg.Skip(ctx, s.Spec())
@@ -145,7 +146,7 @@ type replay struct {
 
 func (r *replay) Any() any { return r.message }
 
-// statusOf is what is recorded of an error.
+// statusOf is the status to record for an error.
 func statusOf(err error) *rpc.Status {
 	s := &rpc.Status{Code: int32(connect.CodeOf(err)), Message: err.Error()}
 	if e, ok := errors.AsType[*connect.Error](err); ok {
@@ -160,7 +161,7 @@ func statusOf(err error) *rpc.Status {
 func errorOf(out calls.Outcome) error {
 	err := connect.NewError(connect.Code(out.Failure.Code), errors.New(out.Failure.Message))
 	for _, a := range out.Failure.Details {
-		if d, e := connect.NewErrorDetail(a); e == nil { // an Any is taken as it is
+		if d, e := connect.NewErrorDetail(a); e == nil { // it keeps an Any as it is
 			err.AddDetail(d)
 		}
 	}

@@ -19,38 +19,38 @@ import (
 	"github.com/batonhq/baton/once/internal/front"
 )
 
-// Config says which calls take effect once. Only Scope must be set.
+// Config says which calls take effect once. Only Scope is required.
 type Config struct {
-	// Scope says who calls: a user, a tenant. Keys of different scopes never meet. "" is
-	// no caller: the call is refused as Unauthenticated.
+	// Scope is the caller: a user, a tenant. Keys of different scopes are different. ""
+	// is no caller: the call is refused as Unauthenticated.
 	Scope func(context.Context) string
 
-	// Skip lets calls pass to the handler, such as those that change nothing. Many calls
-	// use it at once. Defaults to none.
+	// Skip lets calls pass to the handler, such as those that change nothing. It must be
+	// safe for concurrent use. Defaults to none.
 	Skip func(ctx context.Context, fullMethod string) bool
 
-	// Required refuses calls without a key. Otherwise they pass to the handler, which then
-	// finds no AttemptOf.
+	// Required refuses calls without a key. Otherwise they pass to the handler, without
+	// an AttemptOf.
 	Required bool
 
 	// Wait is how long a call waits for another one with its key that is under way.
 	// Defaults to 0: it is refused at once.
 	Wait time.Duration
 
-	// Record says which outcomes are recorded. The next call after another one runs the
+	// Record says which outcomes are recorded. After another one the next call runs the
 	// handler again. Defaults to Recorded.
 	Record func(codes.Code) bool
 
-	// Prefix is put before the keys of the operations in the store. Programs that are to
-	// know each other's calls agree on it. Defaults to "grpc/".
+	// Prefix begins the keys of the operations in the store. Programs must agree on it to
+	// share their calls. Defaults to "grpc/".
 	Prefix string
 
-	// Logger gets what callers are not told: errors of the store as warnings, answers that
+	// Logger gets what callers do not see: errors of the store as warnings, answers that
 	// could not be recorded as errors. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// Recorded is what Config.Record defaults to: success, and failures that another try does
+// Recorded is the default of Config.Record: success, and failures that another try does
 // not change.
 func Recorded(c codes.Code) bool { return calls.Recorded(code.Code(c)) }
 
@@ -82,8 +82,8 @@ func New(ops *once.Runner, cfg Config) (*Interceptor, error) {
 	return &Interceptor{cfg, c}, nil
 }
 
-// AttemptOf is the attempt that runs a handler, from its context, for its token and its
-// lease. There is none if the call has no key.
+// AttemptOf returns the attempt that runs a handler, for its token and its lease, from
+// the handler's context. There is none if the call has no key.
 func AttemptOf(ctx context.Context) (once.Attempt, bool) { return front.AttemptOf(ctx) }
 
 // Unary is a grpc.UnaryServerInterceptor.
@@ -116,8 +116,8 @@ func (i *Interceptor) Unary(ctx context.Context, req any, info *grpc.UnaryServer
 	return out.Answer, nil
 }
 
-// Stream is a grpc.StreamServerInterceptor. It refuses streams with a key as Unimplemented:
-// what is sent piece by piece could not be sent again. All others pass.
+// Stream is a grpc.StreamServerInterceptor. It refuses streams with a key as
+// Unimplemented: a stream could not be replayed. Others pass.
 func (i *Interceptor) Stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	skip := i.cfg.Skip != nil && i.cfg.Skip(s.Context(), info.FullMethod)
 	if !skip && len(metadata.ValueFromIncomingContext(s.Context(), calls.Field)) > 0 {

@@ -18,19 +18,19 @@ import (
 // status and its recorded header fields.
 const MaxAnswer = check.MaxResult
 
-// ErrTooLong is what a handler gets that writes more than MaxAnswer bytes.
+// ErrTooLong is the error for a handler that writes more than MaxAnswer bytes.
 var ErrTooLong = fmt.Errorf("httponce: an answer that is recorded has at most %d bytes", MaxAnswer)
 
 var errStreams = errors.New("httponce: an answer that is recorded is sent as a whole, when the handler returns")
 
-// An answer is what a handler has answered.
+// An answer is a handler's answer.
 type answer struct {
 	status int
 	header http.Header
 	body   []byte
 }
 
-// encode writes an answer as HTTP/1.1 does, with those fields of its header that names has.
+// encode encodes an answer as HTTP/1.1, with the header fields of names.
 func (a answer) encode(names []string) ([]byte, error) {
 	r := http.Response{
 		StatusCode: a.status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
@@ -51,7 +51,8 @@ func (a answer) encode(names []string) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// sendable replaces what the value of a header field must not have, and decode refuses.
+// sendable replaces bytes of a header field's value that are illegal, and that decode
+// refuses.
 func sendable(value string) string {
 	b := []byte(value)
 	for i, c := range b {
@@ -73,26 +74,26 @@ func decode(text []byte) (answer, error) {
 	return answer{r.StatusCode, r.Header, body}, err
 }
 
-// send answers a client. What handlers further out have set stays, unless a has it, too.
+// send answers a client. Header fields of outer handlers stay unless a has them, too.
 func (a answer) send(w http.ResponseWriter) {
 	for name, values := range a.header {
 		w.Header()[name] = values
 	}
 	if _, has := w.Header()["Content-Type"]; !has {
-		w.Header()["Content-Type"] = nil // net/http is not to guess one
+		w.Header()["Content-Type"] = nil // prevents net/http's guess
 	}
 	w.WriteHeader(a.status)
-	_, _ = w.Write(a.body) // a client that is gone comes again
+	_, _ = w.Write(a.body) // a client that has gone comes again
 }
 
-// A recorder is what the handler writes to. It keeps the rules of net/http about what an
-// answer is, as the client of another process sees nothing else of it.
+// A recorder is the handler's ResponseWriter. It keeps the rules of net/http about what
+// an answer is, because the client of another process sees only the record.
 type recorder struct {
 	to       http.ResponseWriter
 	header   http.Header
 	answer   answer // status 0: nothing was written
 	declared int64  // its Content-Length; -1: it has none
-	written  int64  // with what was refused
+	written  int64  // with refused bytes
 	long     bool
 }
 
@@ -100,7 +101,7 @@ func newRecorder(w http.ResponseWriter) *recorder {
 	return &recorder{to: w, header: w.Header().Clone(), declared: -1}
 }
 
-// run has a handler answer a request.
+// run runs the handler for a request.
 func (r *recorder) run(next http.Handler, req *http.Request) {
 	if req.MultipartForm == nil {
 		defer func() {
@@ -110,7 +111,7 @@ func (r *recorder) run(next http.Handler, req *http.Request) {
 		}()
 	}
 	defer func() {
-		// httputil.ReverseProxy aborts when Write fails: what is behind it has acted.
+		// httputil.ReverseProxy aborts when Write fails: its target has acted.
 		if r.long {
 			if p := recover(); p != nil && p != http.ErrAbortHandler {
 				panic(p)
@@ -124,9 +125,9 @@ func (r *recorder) Header() http.Header { return r.header }
 
 func (r *recorder) WriteHeader(status int) {
 	if status < 100 || status > 999 {
-		panic(fmt.Sprintf("httponce: status %d", status)) // as net/http does
+		panic(fmt.Sprintf("httponce: status %d", status)) // like net/http
 	}
-	if r.answer.status == 0 && status >= 200 { // what comes before an answer is no part of it
+	if r.answer.status == 0 && status >= 200 { // informational answers are not part of it
 		r.answer.status, r.answer.header = status, r.header.Clone()
 		if n, err := strconv.ParseInt(r.header.Get("Content-Length"), 10, 64); err == nil && n >= 0 {
 			r.declared = n
@@ -156,13 +157,13 @@ func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// short reports whether the answer to a request ended before its Content-Length: net/http
-// ends the connection then, so that the client knows.
+// short reports whether the answer ended before its Content-Length: net/http ends the
+// connection then, so that the client notices.
 func (r *recorder) short(method string) bool {
 	return method != http.MethodHead && hasBody(r.answer.status) && !r.long && int64(len(r.answer.body)) < r.declared
 }
 
-// What a handler sets of its connection, for http.ResponseController.
+// Settings of the connection, for http.ResponseController.
 
 func (r *recorder) SetReadDeadline(t time.Time) error {
 	return http.NewResponseController(r.to).SetReadDeadline(t)
@@ -182,7 +183,7 @@ func (r *recorder) FlushError() error { return errStreams }
 // Hijack refuses. An http.Hijacker looks at its error.
 func (r *recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreams }
 
-// whole is the answer, when the handler has returned.
+// whole is the answer after the return of the handler.
 func (r *recorder) whole() answer {
 	r.WriteHeader(http.StatusOK)
 	a := r.answer
@@ -190,7 +191,7 @@ func (r *recorder) whole() answer {
 		a.header = http.Header{}
 	}
 	if _, has := a.header["Content-Type"]; !has && len(a.body) > 0 && a.header.Get("Content-Encoding") == "" {
-		a.header.Set("Content-Type", http.DetectContentType(a.body)) // as net/http would, now and when it is sent again
+		a.header.Set("Content-Type", http.DetectContentType(a.body)) // as net/http would, now and at a replay
 	}
 	for name := range r.to.Header() {
 		if _, has := a.header[name]; !has {
@@ -200,8 +201,8 @@ func (r *recorder) whole() answer {
 	return a
 }
 
-// tooLong is in place of an answer that is longer than can be kept. One that is recorded
-// must not ask for another try.
+// tooLong replaces an answer that is too long. A recorded one must not ask for another
+// try.
 func (a answer) tooLong(recorded bool) answer {
 	if recorded {
 		return (&refusal{http.StatusInternalServerError, "The answer is too long", fmt.Sprintf("The request was handled, with status %d. Its answer is longer than can be kept.", a.status)}).answer()

@@ -1,6 +1,6 @@
-// Package httponce makes requests of HTTP that are sent twice take effect once: it is
-// middleware for the header Idempotency-Key, and for the identities that deliveries of
-// webhooks have.
+// Package httponce makes HTTP requests that are sent twice take effect once: it is
+// middleware for the header Idempotency-Key, and for the identities of webhook
+// deliveries.
 //
 //	ops, err := once.New(store, once.Config{})
 //	…
@@ -11,31 +11,31 @@
 //	mux.Handle("POST /payments", idempotent(payments))
 //
 // The first request with a key runs the handler, and its answer is recorded. Every later
-// one with that key gets this answer, with the field Idempotency-Replayed, from whatever
-// process of those that share the store. It follows the IETF's draft of the field
+// one with that key gets this answer, with the field Idempotency-Replayed, from any
+// process on the same store. It follows the IETF's draft of the field
 // (draft-ietf-httpapi-idempotency-key-header).
 //
 // # What is promised
 //
-// What package once promises of an operation, whose key is the scope and the key of the
+// The promises of package once for an operation whose key is the scope and the key of the
 // request: exactly one answer is recorded for it, for once.Config.Keep, and all later
 // requests get that one. The handler runs at least once: if its process ends before its
 // answer is recorded, the next request with the key runs it again. So an effect happens
 // exactly once if it is made in the transaction that checks the lease (InTx of a SQL
-// store, with the lease of AttemptOf), or if its place refuses the same operation twice.
+// store, with the lease of AttemptOf), or if its target refuses the same operation twice.
 //
 // # What is recorded
 //
-// The status, the body, and the header fields that Config.Header names. Not recorded, so
-// that the next request runs the handler again, are by default the statuses that another try
-// may change; see Recorded. Neither is a panic, nor an answer that ends before its
-// Content-Length: its client gets a connection that ends early, as without this package. An answer that would be recorded
-// and is longer than MaxAnswer is replaced by a 500 that says so, and that is recorded: the
-// effect has happened, and must not happen again.
+// The status, the body, and the header fields of Config.Header. By default the statuses
+// that another try may change are not recorded, so that the next request runs the handler
+// again: see Recorded. Neither is a panic, nor an answer that ends before its
+// Content-Length: its client's connection ends early, as without this package. An answer
+// that would be recorded and is longer than MaxAnswer is replaced by a 500 that says so,
+// and that is recorded: the effect has happened, and must not happen again.
 //
-// The first client gets all header fields of the answer, and those that come later only
-// what is recorded. Set-Cookie is not among that: what is recorded can be read by all who
-// may read the store.
+// The first client gets all header fields of the answer, later ones only the recorded
+// fields. Set-Cookie is not among these by default: everyone who may read the store can
+// read the record.
 //
 // # Who gets which answer
 //
@@ -52,26 +52,27 @@
 //
 // # A client that hangs up
 //
-// While a request waits for another one it leaves with its client. A handler that runs is
-// not ended by that: its work goes on, its answer is recorded, and the client gets it when
-// it comes again. The handler's context ends with the lease: after once.Config.Lock.MaxHold
-// or when the store could give the operation to another process. It does not end with
+// A request that waits for another one ends with its client. A handler that runs does
+// not: its work continues, its answer is recorded, and the client gets it when it comes
+// again. The handler's context ends with the lease: after once.Config.Lock.MaxHold or
+// when the store could give the operation to another process. It does not end with
 // http.Server.BaseContext or with the time of an http.TimeoutHandler around it.
 //
 // # What a handler cannot do
 //
-// It cannot stream, flush, take the connection over, or send trailers: what is sent piece
-// by piece could not be sent again. Flush and Hijack of http.ResponseController return an
-// error that says so, and the writer is no http.Flusher. Compress outside of this
-// middleware, or the recorded answer has the coding of the first client.
+// It cannot stream, flush, take the connection over, or send trailers: a stream could not
+// be replayed. Flush and Hijack of http.ResponseController return an error that says so,
+// and the writer is no http.Flusher. Compress outside of this middleware, or the recorded
+// answer has the coding of the first client.
 //
-// # Where it belongs
+// # Its place in the chain
 //
-// Behind what authenticates, as the scope comes from there, and what verifies the signature
-// of a webhook: who can send a request with a key can occupy it. Limits may be on either
-// side; outside, a request that is sent again is counted again. What reads the body comes
-// behind it, or bodies are not compared; only the fields of a form that was read are.
+// Behind authentication, which provides the scope, and behind the check of a webhook's
+// signature: a client that can send a request with a key can occupy that key. Limits may
+// be on either side; outside, a repeated request is counted again. Middleware that reads
+// the body comes behind it, or bodies are not compared, only the fields of a parsed form.
 //
-// A framework that answers errors after its middleware has returned must answer them before,
-// or an empty answer is recorded: docs/web.md has it in chi, gin, echo and fiber.
+// A framework that answers errors after its middleware has returned must answer them
+// before, or an empty answer is recorded: docs/web.md shows it in chi, gin, echo and
+// fiber.
 package httponce

@@ -20,54 +20,55 @@ import (
 	"github.com/batonhq/baton/once/internal/front"
 )
 
-// Config says which requests take effect once. Only Scope must be set.
+// Config says which requests take effect once. Only Scope is required.
 type Config struct {
-	// Scope says whose request it is: a user, a tenant, the name of a sender. Keys of
-	// different scopes never meet. "" is no caller: the request is refused with 401.
+	// Scope is the caller: a user, a tenant, the name of a sender. Keys of different
+	// scopes are different. "" is no caller: the request is refused with 401.
 	Scope func(*http.Request) string
 
-	// Source says where the key is. Defaults to IdempotencyKey.
+	// Source is the place of the key. Defaults to IdempotencyKey.
 	Source *Source
 
-	// Required refuses requests without a key. Otherwise they pass to the handler, which
-	// then finds no AttemptOf.
+	// Required refuses requests without a key. Otherwise they pass to the handler,
+	// without an AttemptOf.
 	Required bool
 
-	// Methods are those that it is for; all others pass. Defaults to POST and PATCH.
+	// Methods are the methods that it applies to; others pass. Defaults to POST and
+	// PATCH.
 	Methods []string
 
 	// Wait is how long a request waits for another one with its key that is under way.
 	// Defaults to 0: it is refused at once.
 	Wait time.Duration
 
-	// Record says which answers are recorded. The next request after another one runs the
+	// Record says which answers are recorded. After another one the next request runs the
 	// handler again. Defaults to Recorded.
 	Record func(status int) bool
 
-	// Header names the header fields that are recorded. Defaults to DefaultHeader.
+	// Header are the recorded header fields. Defaults to DefaultHeader.
 	Header []string
 
-	// Compare names the header fields that belong to what a request asks for, beside its
-	// method, path, query and body: a repetition in which one differs is refused. A server of
-	// several sites adds "Host", which is not among them by default: a client may repeat a
-	// request at another address of the same site. Defaults to DefaultCompare.
+	// Compare are the header fields that belong to what a request asks for, beside its
+	// method, path, query and body: a repetition with another value is refused. A server
+	// of several sites adds "Host", which is not a default: a client may repeat a request
+	// at another address of the same site. Defaults to DefaultCompare.
 	Compare []string
 
-	// MaxBody is how many bytes the body of a request may have: it is read as a whole
+	// MaxBody is the greatest length of a request's body in bytes: the body is read
 	// before the handler runs. Defaults to 1 MiB.
 	MaxBody int64
 
-	// Prefix is put before the keys of the operations in the store, so that other uses of
-	// package once do not meet them. Programs that are to know each other's requests agree
-	// on it. Defaults to "http/".
+	// Prefix begins the keys of the operations in the store, to separate them from other
+	// uses of package once. Programs must agree on it to share their requests. Defaults
+	// to "http/".
 	Prefix string
 
-	// Logger gets what clients are not told: errors of the store as warnings, answers that
+	// Logger gets what clients do not see: errors of the store as warnings, answers that
 	// could not be recorded as errors. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// DefaultHeader is what Config.Header defaults to.
+// DefaultHeader is the default of Config.Header.
 func DefaultHeader() []string {
 	return []string{
 		"Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Location", "Content-Type",
@@ -75,7 +76,7 @@ func DefaultHeader() []string {
 	}
 }
 
-// DefaultCompare is what Config.Compare defaults to.
+// DefaultCompare is the default of Config.Compare.
 func DefaultCompare() []string {
 	return []string{
 		"Content-Encoding", "Content-Range", "Content-Type", "If-Match", "If-Modified-Since", "If-None-Match",
@@ -83,9 +84,9 @@ func DefaultCompare() []string {
 	}
 }
 
-// Recorded is what Config.Record defaults to: all but what another try may change, with
-// other credentials, conditions or expectations among it. That is 401, 407, 408, 409, 412,
-// 417, 425, 428, 429 and 500 and above.
+// Recorded is the default of Config.Record: all statuses but those that another try may
+// change, perhaps with other credentials, conditions or expectations: 401, 407, 408, 409,
+// 412, 417, 425, 428, 429 and 500 and above.
 func Recorded(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusProxyAuthRequired, http.StatusRequestTimeout, http.StatusConflict,
@@ -144,8 +145,8 @@ func New(ops *once.Runner, cfg Config) (func(http.Handler) http.Handler, error) 
 	}, nil
 }
 
-// AttemptOf is the attempt that runs a handler, from the context of its request, for its
-// token and its lease. There is none if the request has no key.
+// AttemptOf returns the attempt that runs a handler, for its token and its lease, from
+// the context of its request. There is none if the request has no key.
 func AttemptOf(ctx context.Context) (once.Attempt, bool) { return front.AttemptOf(ctx) }
 
 type middleware struct {
@@ -196,7 +197,7 @@ func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Han
 	m.once(w, r, next, front.Key(m.cfg.Prefix, scope, key), body)
 }
 
-// path is a path with one spelling: %68ook is hook, and a%2Fb stays another than a/b.
+// path is a path in one spelling: %68ook is hook, and a%2Fb is another path than a/b.
 func path(u *url.URL) string {
 	parts := strings.Split(u.EscapedPath(), "/")
 	for i, part := range parts {
@@ -207,7 +208,7 @@ func path(u *url.URL) string {
 	return strings.Join(parts, "/")
 }
 
-// read reads the body, and has the handler read it again.
+// read reads the body, for the handler to read again.
 func (m *middleware) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, m.cfg.MaxBody))
 	if long := new(http.MaxBytesError); errors.As(err, &long) {
@@ -219,7 +220,7 @@ func (m *middleware) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 	return body, nil
 }
 
-// once runs the handler for the operation, or sends what is recorded.
+// once runs the handler for the operation, or sends the recorded answer.
 func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Handler, key string, body []byte) {
 	var ran *answer
 	ctx := r.Context()
@@ -258,7 +259,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 	case superseded:
 		m.replay(w, r, key, later)
 	case ran != nil && (!errors.Is(err, driver.ErrSuperseded) || front.Forgotten(err)):
-		// What it says is true, also if the next request runs the handler again.
+		// The answer is true, even if the next request runs the handler again.
 		m.cfg.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
 		ran.send(w)
 	default:
@@ -266,7 +267,7 @@ func (m *middleware) once(w http.ResponseWriter, r *http.Request, next http.Hand
 	}
 }
 
-// fingerprint is what must be the same in each request with a key.
+// fingerprint is what each request with a key must have in common.
 func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
 	if m.cfg.Source.anyone {
 		return nil
@@ -274,12 +275,12 @@ func (m *middleware) fingerprint(r *http.Request, body []byte) []once.Option {
 	parts := []string{r.Method, path(r.URL), r.URL.RawQuery, string(body)}
 	for _, name := range m.cfg.Compare {
 		value := strings.Join(r.Header.Values(name), ", ")
-		if strings.EqualFold(name, "Host") { // net/http has it elsewhere
+		if strings.EqualFold(name, "Host") { // net/http keeps it elsewhere
 			value = strings.ToLower(r.Host)
 		}
 		parts = append(parts, value)
 	}
-	if len(r.PostForm) > 0 { // others have read the body
+	if len(r.PostForm) > 0 { // another middleware has read the body
 		parts = append(parts, r.PostForm.Encode())
 	}
 	return []once.Option{once.Fingerprint(parts...)}
@@ -309,7 +310,7 @@ var foreign = &refusal{http.StatusInternalServerError, "What is recorded is no a
 func (e *refusal) answer() answer {
 	body, err := json.Marshal(map[string]any{"title": e.title, "status": e.status, "detail": e.detail})
 	if err != nil {
-		panic(err) // it is text
+		panic(err) // cannot happen: it is text
 	}
 	h := http.Header{"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}}
 	if e.status == http.StatusConflict || e.status == http.StatusServiceUnavailable {

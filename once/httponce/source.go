@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// A Source says which operation a request is for.
+// A Source finds the operation of a request.
 type Source struct {
 	key    func(r *http.Request, body []byte) (string, error) // "" if there is none
-	body   bool                                               // key looks at the body
-	anyone bool                                               // the key alone says what is asked for
+	body   bool                                               // key reads the body
+	anyone bool                                               // the key alone identifies the request
 }
 
-// Field is a header field that the client sets, another one for each operation. Its value
-// may be quoted, as the draft wants it: "x" and x are the same key.
+// Field is a header field that the client sets, to a new value for each operation. The
+// value may be quoted, as in the draft: "x" and x are the same key.
 func Field(name string) Source {
 	return Source{key: func(r *http.Request, _ []byte) (string, error) {
 		text, err := single(r, name)
@@ -30,16 +30,16 @@ func Field(name string) Source {
 // IdempotencyKey is the field Idempotency-Key.
 func IdempotencyKey() Source { return Field("Idempotency-Key") }
 
-// Delivery is a header field by which a sender of webhooks names a delivery, or an event,
-// and which it repeats when it sends it again: "X-GitHub-Delivery", "Webhook-Id" of the
-// Standard Webhooks, "Svix-Id". Bodies are not compared: senders update them. Senders give
-// an event that goes to two endpoints one name, so the path belongs to the key.
+// Delivery is a header field in which a sender of webhooks identifies a delivery, or an
+// event, and which it repeats: "X-GitHub-Delivery", "Webhook-Id" of the Standard
+// Webhooks, "Svix-Id". Bodies are not compared: senders update them. An event for two
+// endpoints has one identity, so the path belongs to the key.
 func Delivery(name string) Source {
 	return Source{anyone: true, key: func(r *http.Request, _ []byte) (string, error) { return single(r, name) }}
 }
 
-// StripeEvent is the id of the event in the body of a webhook of Stripe, which no header
-// field has. Bodies are not compared: pending_webhooks differs when it comes again.
+// StripeEvent is the id of the event in the body of Stripe's webhooks. Bodies are not
+// compared: pending_webhooks differs in a repetition.
 func StripeEvent() Source {
 	return Source{anyone: true, body: true, key: func(_ *http.Request, body []byte) (string, error) {
 		var event struct {
@@ -52,7 +52,7 @@ func StripeEvent() Source {
 	}}
 }
 
-// single is the value of a field that must not be there twice.
+// single is the value of a field that must not occur twice.
 func single(r *http.Request, name string) (string, error) {
 	switch values := r.Header.Values(name); len(values) {
 	case 0:
@@ -68,7 +68,7 @@ func single(r *http.Request, name string) (string, error) {
 	}
 }
 
-// unquote reads a String of RFC 9651.
+// unquote parses a String of RFC 9651.
 func unquote(name, text string) (string, error) {
 	var key strings.Builder
 	for i := 1; i < len(text); i++ {

@@ -1,4 +1,4 @@
-// Package calls makes calls with messages of protobuf take effect once, whichever library
+// Package calls makes calls with protobuf messages take effect once, for any library that
 // serves them.
 package calls
 
@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// Field is the metadata, or the header field, that has the key.
+	// Field is the metadata, or the header field, with the key.
 	Field = "Idempotency-Key"
 
-	// Replayed is what an answer that is sent again has with "true".
+	// Replayed is "true" in a replayed answer.
 	Replayed = "Idempotency-Replayed"
 
-	// NoStream is why a stream with a key is refused.
+	// NoStream is the reason for refusing a stream with a key.
 	NoStream = "a stream takes no idempotency-key: it could not be sent again"
 )
 
@@ -45,7 +45,7 @@ type Calls struct {
 	Logger   *slog.Logger
 }
 
-// New checks and completes what is the same for all libraries.
+// New checks and completes what all libraries share.
 func New(c Calls) (*Calls, error) {
 	switch {
 	case c.Ops == nil:
@@ -59,8 +59,8 @@ func New(c Calls) (*Calls, error) {
 	return &c, nil
 }
 
-// Recorded says which outcomes are recorded by default: success, and failures that another
-// try does not change.
+// Recorded is the default of Record: success, and failures that another try does not
+// change.
 func Recorded(c code.Code) bool {
 	switch c {
 	case code.Code_ABORTED, code.Code_CANCELLED, code.Code_DEADLINE_EXCEEDED, code.Code_RESOURCE_EXHAUSTED, code.Code_UNAVAILABLE,
@@ -70,21 +70,21 @@ func Recorded(c code.Code) bool {
 	return true
 }
 
-// A Call is one that a server got.
+// A Call is a call that a server received.
 type Call struct {
 	Method  string // "/shop.Orders/Place"
 	Keys    []string
 	Scope   func() string
 	Request any
 
-	// Run runs the handler. failure is nil if it succeeds.
+	// Run runs the handler. failure is nil after a success.
 	Run func(context.Context) (answer any, failure *rpc.Status)
 }
 
-// An Outcome is what the caller gets.
+// An Outcome is the result for the caller.
 type Outcome struct {
-	Ran      bool          // what Run returned, and nothing else here
-	Answer   proto.Message // unless it failed
+	Ran      bool          // the result of Run; the other fields are zero
+	Answer   proto.Message // nil after a failure
 	Failure  *rpc.Status
 	Replayed bool
 }
@@ -93,7 +93,7 @@ func failed(c code.Code, text string) Outcome {
 	return Outcome{Failure: &rpc.Status{Code: int32(c), Message: text}}
 }
 
-// Do runs a call or has its outcome from the store.
+// Do runs a call or returns its recorded outcome.
 func (c *Calls) Do(ctx context.Context, call Call) Outcome {
 	switch {
 	case len(call.Keys) == 0 && c.Required:
@@ -145,15 +145,15 @@ func (c *Calls) once(ctx context.Context, run func(context.Context) (any, *rpc.S
 	case superseded:
 		return c.replay(ctx, key, later)
 	case ran && (!errors.Is(err, driver.ErrSuperseded) || front.Forgotten(err)):
-		// What it says is true, also if the next call runs the handler again.
+		// The outcome is true, even if the next call runs the handler again.
 		c.Logger.ErrorContext(ctx, "an answer could not be recorded", "key", driver.Printable(key), "error", driver.Printable(err.Error()))
 		return own
 	}
 	return c.refusal(ctx, err)
 }
 
-// encode writes an outcome as a google.rpc.Status, whose only detail is the answer if it
-// is a success.
+// encode encodes an outcome as a google.rpc.Status, whose only detail is the answer of a
+// success.
 func encode(answer any, failure *rpc.Status) ([]byte, error) {
 	if failure != nil {
 		return proto.Marshal(&rpc.Status{
@@ -194,7 +194,8 @@ func (c *Calls) replay(ctx context.Context, key string, record []byte) Outcome {
 
 const foreign = "what is recorded is no answer: another program has used the key"
 
-// refusal is the outcome of a call whose handler did not run, or whose answer does not count.
+// refusal is the outcome of a call whose handler did not run, or whose answer does not
+// count.
 func (c *Calls) refusal(ctx context.Context, err error) Outcome {
 	switch {
 	case errors.Is(err, once.ErrOtherRequest):

@@ -8,10 +8,10 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// canonical encodes a message so that servers with different versions of its type agree: the
-// fields are in the order of their numbers, those that this version does not know among them.
-// A field that one version does not know and another one does is compared as the client
-// encoded it, so the client must encode it in that order, too, and without maps.
+// canonical encodes a message so that servers with different versions of its type agree:
+// the fields are in the order of their numbers, even those unknown to this version. A
+// field that only one version knows is compared as the client encoded it, so the client
+// must encode it in that order, too, and without maps.
 func canonical(m proto.Message) ([]byte, error) {
 	text, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package front asks for operations on behalf of callers of servers, which may hang up.
+// Package front runs operations for callers of servers, which may hang up.
 package front
 
 import (
@@ -14,17 +14,16 @@ import (
 )
 
 var (
-	// ErrWaited says that the wait is over. Nothing was run.
+	// ErrWaited says that the wait is over. The function did not run.
 	ErrWaited = errors.New("the wait is over")
 
-	// ErrLeft says that the caller left before anything was run.
+	// ErrLeft says that the caller left before the function ran.
 	ErrLeft = errors.New("the caller has left")
 )
 
-// Do is once.Runner.Do for a caller that waits for another attempt for as long as wait,
-// at most, and then fails with ErrWaited; with 0 it is TryDo. While it waits it ends with
-// caller. Once fn has begun it does not: fn's context has the values of caller, and ends
-// with the lease.
+// Do is once.Runner.Do for a caller that waits for another attempt at most for wait, and
+// then fails with ErrWaited; with 0 it is TryDo. The wait ends with caller. A running fn
+// does not: its context has the values of caller, and ends with the lease.
 func Do(caller context.Context, ops *once.Runner, key string, wait time.Duration, fn func(context.Context, once.Attempt) ([]byte, error), opts ...once.Option) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(caller))
 	defer cancel(nil)
@@ -47,12 +46,12 @@ func Do(caller context.Context, ops *once.Runner, key string, wait time.Duration
 	}, opts...)
 }
 
-// ErrNotRecorded is what a function returns whose answer is not to be recorded, with the
-// status of the answer and nothing else of it: the store keeps the text of the error.
+// ErrNotRecorded is returned by a function whose answer must not be recorded, with only
+// the status of the answer: the store keeps the text of the error.
 var ErrNotRecorded = errors.New("this answer is not recorded")
 
-// Later is what was recorded by an attempt that began when the lease of the one that
-// failed with err was lost.
+// Later is the record of an attempt that began after the lease of the attempt that failed
+// with err was lost.
 func Later(err error) (record []byte, ok bool) {
 	unrecorded, ok := errors.AsType[*once.UnrecordedError](err)
 	if !ok || unrecorded.Instead == nil || !unrecorded.Instead.Done || unrecorded.Instead.Failed {
@@ -62,20 +61,21 @@ func Later(err error) (record []byte, ok bool) {
 }
 
 // Forgotten reports whether the attempt that failed with err has ended and could not be
-// recorded because the store does not remember that it began: no other one has its answer.
+// recorded because the store has forgotten its beginning: no other attempt has its
+// answer.
 func Forgotten(err error) bool {
 	superseded, ok := errors.AsType[*driver.SupersededError](err)
 	return ok && superseded.Last == 0
 }
 
-// Key is the key of an operation: what two scopes call alike are two.
+// Key is the key of an operation. Equal keys of two scopes are different.
 func Key(prefix, scope, key string) string { return prefix + Part(scope) + "/" + key }
 
 // maxPart leaves room for two parts and the key of a client.
 const maxPart = 100
 
-// Part is a text as a part of a key, without a slash. No other text gives the same. A long
-// one becomes a hash: whose key is too long is the client's matter, and it sets only its own.
+// Part is a text as a part of a key, without a slash. Different texts give different
+// parts. A long one becomes a hash: a client with too long a key affects only its own.
 func Part(text string) string {
 	if escaped := url.PathEscape(text); len(escaped) <= maxPart {
 		return escaped
@@ -86,7 +86,6 @@ func Part(text string) string {
 
 type attemptKey struct{}
 
-// AttemptOf is the attempt whose function has ctx.
 func AttemptOf(ctx context.Context) (once.Attempt, bool) {
 	a, ok := ctx.Value(attemptKey{}).(once.Attempt)
 	return a, ok

@@ -22,7 +22,7 @@ type etcdTarget struct {
 	connectTimeout time.Duration
 }
 
-// etcd reads an etcd URL.
+// etcd parses an etcd URL.
 func (a *address) etcd() (*etcdTarget, error) {
 	if !a.slashes {
 		return nil, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)

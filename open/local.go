@@ -28,8 +28,8 @@ func openSQLite(ctx context.Context, a *address) (driver.Store, error) {
 	return sqlitestore.Open(ctx, path)
 }
 
-// File returns the path of the file that a URL of SQLite names. ok is false for URLs of
-// other stores, and for those that Store refuses.
+// File returns the path of the file in a URL of SQLite. ok is false for URLs of other
+// stores, and for those that Store refuses.
 func File(url string) (path string, ok bool) {
 	a, err := parse(url)
 	if err != nil || a.scheme != "sqlite" {
@@ -39,8 +39,7 @@ func File(url string) (path string, ok bool) {
 	return path, err == nil
 }
 
-// file reads the URL of a file: sqlite:relative, sqlite:/absolute or
-// sqlite:///absolute.
+// file parses the URL of a file: sqlite:relative, sqlite:/absolute or sqlite:///absolute.
 func (a *address) file() (string, error) {
 	path := a.path
 	if a.slashes {

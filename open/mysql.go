@@ -13,7 +13,7 @@ import (
 // tlsParameters are the parameters whose presence asks for TLS.
 var tlsParameters = []string{"ca", "cert", "key", "server-name", "verify", "insecure"}
 
-// mysql reads the URL of a MySQL or MariaDB database.
+// mysql parses the URL of a MySQL or MariaDB database.
 func (a *address) mysql() (mysqlstore.Server, error) {
 	c := mysqlstore.Server{Addr: "localhost:3306", User: a.user, Password: a.password, Database: a.path}
 	switch {
@@ -53,7 +53,7 @@ func openMySQL(ctx context.Context, a *address) (driver.Store, error) {
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*c.ConnectTimeout) // including the time to make the tables
+	ctx, cancel := context.WithTimeout(ctx, 2*c.ConnectTimeout) // with the time to make the tables
 	defer cancel()
 	return mysqlstore.Open(ctx, c)
 }

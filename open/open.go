@@ -99,9 +99,9 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 )
 
-// A URLError refuses a URL: nothing was opened. Its text shows no secrets.
+// A URLError refuses a URL: no store was opened. Its text has no secrets.
 type URLError struct {
-	URL string // redacted; empty if the URL could not be taken apart at all
+	URL string // redacted; empty if the URL could not be parsed
 	Err error
 }
 
@@ -114,17 +114,17 @@ func (e *URLError) Error() string {
 
 func (e *URLError) Unwrap() error { return e.Err }
 
-// An opener opens the store that an address names. address.refuse makes its errors
-// about the address.
+// An opener opens the store at an address. address.refuse makes its errors about the
+// address.
 type opener func(context.Context, *address) (driver.Store, error)
 
-// A scheme says how to open the stores of a kind.
+// A scheme is a kind of store.
 type scheme struct {
 	open   opener
-	limits bool // it has rate limits beside locks
+	limits bool // it has rate limits
 }
 
-// schemes lists all schemes; no store registers itself.
+// schemes lists all schemes; stores do not register themselves.
 var schemes = map[string]scheme{
 	"memory":          {openMemory, true},
 	"sqlite":          {openSQLite, true},
@@ -147,7 +147,7 @@ var schemes = map[string]scheme{
 	"etcds":           {openEtcd, true},
 }
 
-// instead says what to write for schemes that other programs use.
+// instead has the replacements for schemes of other programs.
 var instead = map[string]string{
 	"file":           "sqlite:PATH",
 	"sqlite3":        "sqlite:PATH",
@@ -167,12 +167,11 @@ func known(scheme string) bool {
 	return ok
 }
 
-// Store opens the store that the URL names. A *URLError says that the URL is wrong;
-// ErrUnavailable that the store could not be reached. No error shows a secret of
-// the URL.
+// Store opens the store at the URL. A *URLError says that the URL is wrong,
+// ErrUnavailable that the store could not be reached. No error contains a secret of the
+// URL.
 //
-// Store asks a Redis server once, so ctx should have a deadline; it has no effect
-// after Store has returned.
+// ctx bounds only the opening and should have a deadline: Store asks a Redis server once.
 func Store(ctx context.Context, url string) (driver.Store, error) {
 	a, err := parseKnown(url)
 	if err != nil {
@@ -181,7 +180,7 @@ func Store(ctx context.Context, url string) (driver.Store, error) {
 	return openAddress(ctx, a)
 }
 
-// ConnectTimeout returns the parameter connect-timeout of a URL, or what it defaults to.
+// ConnectTimeout returns the parameter connect-timeout of a URL, or its default.
 func ConnectTimeout(url string) time.Duration {
 	a, err := parse(url)
 	if err != nil {
@@ -191,7 +190,7 @@ func ConnectTimeout(url string) time.Duration {
 	return p.connectTimeout(a.scheme)
 }
 
-// parseKnown takes a URL of a known scheme apart. Its error is a *URLError.
+// parseKnown parses a URL of a known scheme. Its error is a *URLError.
 func parseKnown(url string) (*address, error) {
 	a, err := parse(url)
 	if err == nil && !known(a.scheme) {
@@ -203,27 +202,27 @@ func parseKnown(url string) (*address, error) {
 	return a, nil
 }
 
-// LimitStore is a store that has rate limits beside locks.
+// LimitStore is a store with rate limits.
 type LimitStore interface {
 	driver.Store
 	limits.Store
 }
 
-// Limits is Store for programs that need rate limits: a *URLError that wraps
-// errors.ErrUnsupported says that the store has none.
+// Limits is Store for programs that need rate limits. For a store without them it returns
+// a *URLError that wraps errors.ErrUnsupported.
 func Limits(ctx context.Context, url string) (LimitStore, error) {
 	a, err := parseKnown(url)
 	if err != nil {
 		return nil, err
 	}
-	if !schemes[a.scheme].limits { // a server that is down need not be waited for
+	if !schemes[a.scheme].limits { // before a server that is down is waited for
 		return nil, a.refuse(fmt.Errorf("%s:// has no rate limits, only locks: %w", a.scheme, errors.ErrUnsupported))
 	}
 	store, err := openAddress(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	return store.(LimitStore), nil // what schemes says
+	return store.(LimitStore), nil // see schemes
 }
 
 // openAddress opens the store at an address of a known scheme.
@@ -238,8 +237,8 @@ func openAddress(ctx context.Context, a *address) (driver.Store, error) {
 	return store, nil
 }
 
-// Default returns the URL of the store that is used when none is named: a SQLite
-// file in the user's state directory. Opening it makes that directory.
+// Default returns the URL of the default store: a SQLite file in the user's state
+// directory. Opening it makes that directory.
 func Default() (url string, err error) {
 	dir := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(dir) { // the specification says to ignore relative ones
@@ -260,7 +259,7 @@ func unknownScheme(a *address) error {
 		return fmt.Errorf("unknown scheme %q: write %s", a.scheme, form)
 	}
 	if !a.slashes {
-		// What stands before the colon may be a user name, or a host.
+		// The text before the colon may be a user name, or a host.
 		return errors.New("its scheme is not known: write sqlite:PATH or redis://HOST:PORT")
 	}
 	names := make([]string, 0, len(schemes))
@@ -274,10 +273,9 @@ func unknownScheme(a *address) error {
 	return fmt.Errorf("unknown scheme %q: there are %s", a.scheme, strings.Join(names, ", "))
 }
 
-// refuse makes the error of an opener that refuses the address.
 func (a *address) refuse(err error) error { return &URLError{a.String(), err} }
 
-// secrets returns the texts that no error may contain.
+// secrets are the texts that no error may contain.
 func (a *address) secrets() []string {
 	all := []string{a.password}
 	for _, p := range a.params {
@@ -288,8 +286,8 @@ func (a *address) secrets() []string {
 	return all
 }
 
-// openError says which store could not be opened. Its cause comes from a client
-// library, which may quote what it was given.
+// openError is the failure to open a store. Its cause comes from a client library, which
+// may quote its arguments.
 type openError struct {
 	url     string
 	secrets []string

@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/internal/suggest"
 )
 
-// params gives out the parameters of a URL by name. It remembers the first error,
-// and the names that were asked for: those are the known ones.
+// params returns the parameters of a URL by name. It remembers the first error, and the
+// names that were asked for, which are the known ones.
 type params struct {
 	given []param
 	asked []string
@@ -43,7 +43,7 @@ func (p *params) text(name string) string {
 	return g.value
 }
 
-// flag reads true or false. The name alone means true.
+// flag parses true or false. The name alone means true.
 func (p *params) flag(name string) bool {
 	g, ok := p.get(name)
 	if !ok {
@@ -71,7 +71,7 @@ func (p *params) duration(name string, standard time.Duration) time.Duration {
 	return d
 }
 
-// connectTimeout is the parameter of that name for a store of the scheme. A session of
+// connectTimeout is the parameter connect-timeout for a store of the scheme. A session of
 // ZooKeeper takes longer to begin.
 func (p *params) connectTimeout(scheme string) time.Duration {
 	standard := 5 * time.Second
@@ -93,8 +93,8 @@ func (p *params) number(name string, from, to int) (n int, ok bool) {
 	return n, true
 }
 
-// password reads a password from the file that name-file names, or from the
-// environment variable that name-env names. Its errors quote neither.
+// password reads a password from the file of the parameter name-file, or from the
+// environment variable of name-env. Its errors quote neither.
 func (p *params) password(name string) (password string, ok bool) {
 	file, fromFile := p.get(name + "-file")
 	env, fromEnv := p.get(name + "-env")
@@ -118,8 +118,8 @@ func (p *params) password(name string) (password string, ok bool) {
 	return password, fromFile || fromEnv
 }
 
-// tls reads the parameters of TLS, and refuses them without secure. The server is
-// verified unless insecure says not to, and with verify=ca whatever name its certificate has.
+// tls parses the parameters of TLS, and refuses them without secure. The server is
+// verified unless insecure is set; with verify=ca its certificate may have any name.
 func (p *params) tls(secure bool) *tls.Config {
 	ca, cert, key, verify := p.text("ca"), p.text("cert"), p.text("key"), p.text("verify")
 	c := &tls.Config{
@@ -164,7 +164,7 @@ func (p *params) tls(secure bool) *tls.Config {
 	return c
 }
 
-// verifyChain verifies all of a server's certificate but its name.
+// verifyChain verifies a server's certificate except its name.
 func verifyChain(s tls.ConnectionState, roots *x509.CertPool) error {
 	intermediates := x509.NewCertPool()
 	for _, c := range s.PeerCertificates[1:] {
@@ -174,7 +174,7 @@ func verifyChain(s tls.ConnectionState, roots *x509.CertPool) error {
 	return err
 }
 
-// finish returns the first error, which may be a parameter that was not asked for.
+// finish returns the first error, or one about an unknown parameter.
 func (p *params) finish() error {
 	if p.err != nil {
 		return p.err

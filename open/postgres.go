@@ -22,7 +22,7 @@ type postgresTarget struct {
 
 var sslModes = []string{"disable", "allow", "prefer", "require", "verify-ca", "verify-full"}
 
-// postgres reads a PostgreSQL URL.
+// postgres parses a PostgreSQL URL.
 func (a *address) postgres() (*postgresTarget, error) {
 	if !a.slashes {
 		return nil, fmt.Errorf(`"//" is missing after "%s:"`, a.scheme)

@@ -46,7 +46,7 @@ const (
 // maxDB bounds the number of a Redis database. Servers have 16 by default.
 const maxDB = 1 << 20
 
-// redis reads a Redis URL.
+// redis parses a Redis URL.
 func (a *address) redis() (*redisTarget, error) {
 	t := &redisTarget{user: a.user, password: a.password}
 	defaultPort := "6379"
@@ -138,8 +138,8 @@ func (a *address) redis() (*redisTarget, error) {
 	return t, p.finish()
 }
 
-// replicas reads how many replicas must know of a lock. named says that the servers tell
-// which replicas there are.
+// replicas parses the parameter replicas. named says that the servers tell which replicas
+// there are.
 func (p *params) replicas(named bool) redisstore.Replicas {
 	switch p.text("replicas") {
 	case "":
@@ -163,7 +163,7 @@ func (p *params) replicas(named bool) redisstore.Replicas {
 	return redisstore.Replicas(n)
 }
 
-// maxReplicas is more than a primary of Redis should have.
+// maxReplicas is more replicas than a primary of Redis should have.
 const maxReplicas = 100
 
 func openRedis(ctx context.Context, a *address) (driver.Store, error) {
@@ -180,7 +180,6 @@ func openRedis(ctx context.Context, a *address) (driver.Store, error) {
 	return store, nil
 }
 
-// open connects.
 func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 	return redisstore.Open(ctx, redisstore.Server{
 		Addrs:            t.addresses,
@@ -195,8 +194,7 @@ func (t *redisTarget) open(ctx context.Context) (*redisstore.Store, error) {
 	}, redisstore.Config{Prefix: t.prefix, AllowEviction: t.allowEviction, Replicas: t.replicas})
 }
 
-// refuse separates errors about what the URL names from those of a server that
-// cannot be reached.
+// refuse separates errors about the URL from those of a server that cannot be reached.
 func (t *redisTarget) refuse(a *address, err error) error {
 	switch {
 	case errors.As(err, new(*redisstore.EvictionError)):

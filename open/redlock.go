@@ -10,7 +10,7 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// redlock reads the parameters of a quorum, beside those of its servers.
+// redlock parses the parameters of a quorum, beside those of its servers.
 func (p *params) redlock() redlock.Config {
 	return redlock.Config{
 		LongestTTL:    p.duration("longest-ttl", redlock.DefaultLongestTTL),
@@ -19,7 +19,6 @@ func (p *params) redlock() redlock.Config {
 	}
 }
 
-// openMember connects to one server of several.
 func (t *redisTarget) openMember(ctx context.Context) (redlock.OpenMember, error) {
 	store, err := t.open(ctx)
 	if err != nil {
@@ -28,14 +27,13 @@ func (t *redisTarget) openMember(ctx context.Context) (redlock.OpenMember, error
 	return store, nil
 }
 
-// openRedlock opens a quorum over the Redis servers that the URL names.
 func openRedlock(ctx context.Context, a *address) (driver.Store, error) {
 	t, err := a.redis()
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	// The order of the servers decides which one keeps the queue of a key, so it
-	// must be the same for all programs.
+	// The order of the servers decides which one has the queue of a key, so it must be
+	// the same for all programs.
 	slices.Sort(t.addresses)
 	var nodes []redlock.Node
 	for i, at := range t.addresses {

@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/store/pgstore"
 )
 
-// dialects are the stores whose tables a person may have to make. SQLite files
-// belong to the store alone.
+// dialects are the stores whose tables a person may have to make. SQLite files belong to
+// the store alone.
 var dialects = map[string]func() string{
 	"postgres": pgstore.Schema,
 	"mysql":    mysqlstore.Schema,
@@ -24,7 +24,7 @@ var dialectOf = map[string]string{
 	"mysql": "mysql", "mariadb": "mysql",
 }
 
-// Dialects names the dialects of SQL that Schema knows.
+// Dialects are the dialects of SQL for Schema.
 func Dialects() []string { return slices.Sorted(maps.Keys(dialects)) }
 
 // Schema returns the SQL that makes the tables of a dialect.
@@ -36,8 +36,8 @@ func Schema(dialect string) (sql string, ok bool) {
 	return text(), true
 }
 
-// Dialect names the dialect of the store at the URL, or is "" if it has no tables
-// that a person may have to make.
+// Dialect is the dialect of the store at the URL, or "" if it has no tables that a person
+// may have to make.
 func Dialect(url string) string {
 	scheme, _, _ := split(url)
 	return dialectOf[scheme]
@@ -53,7 +53,7 @@ func Migrate(ctx context.Context, url string) error {
 	if Dialect(url) == "" {
 		return fmt.Errorf("%s: no tables to make: %w", a, errors.ErrUnsupported)
 	}
-	// Opening the store makes them, unless migrate=false is given.
+	// Opening the store makes them without migrate=false.
 	a.params = slices.DeleteFunc(a.params, func(p param) bool { return p.name == "migrate" })
 	store, err := openAddress(ctx, a)
 	if err != nil {

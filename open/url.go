@@ -8,19 +8,18 @@ import (
 	"strings"
 )
 
-// An address is a URL taken apart. Only its structure was checked; the opener of
-// the scheme interprets the parts.
+// An address is a parsed URL. Only its structure was checked; the opener of the scheme
+// interprets the parts.
 //
-// net/url is not used because it takes a list of hosts for one host, refuses
-// a list whose last host has no port, and quotes what it cannot parse,
-// passwords included.
+// net/url is not used because it takes a list of hosts for one host, refuses a list whose
+// last host has no port, and quotes what it cannot parse, even passwords.
 type address struct {
 	scheme         string
 	slashes        bool   // "//" follows the scheme
 	credentials    bool   // user and password were given, perhaps empty
 	user, password string // decoded
 	hosts          []host
-	path           string // decoded, without the slash that ends the hosts
+	path           string // decoded, without the slash after the hosts
 	rawPath        string // with that slash
 	params         []param
 }
@@ -41,9 +40,9 @@ type param struct {
 	raw         string // the value as written
 }
 
-// harmless are the parameters whose values may be shown. Any other may be a secret,
-// misspelt or meant for another program. Users, names of files with secrets and of
-// environment variables are not listed: hiding them costs little.
+// harmless are the parameters whose values may be shown. Others may be secrets, misspelt
+// or meant for another program. Users, names of files with secrets and of environment
+// variables are not listed: hiding them costs little.
 var harmless = map[string]bool{
 	"acl": true, "allow-eviction": true, "allow-replicas": true, "application_name": true, "ca": true, "cert": true,
 	"connect-timeout": true, "connections": true, "db": true, "durable": true, "host": true, "insecure": true,
@@ -54,8 +53,8 @@ var harmless = map[string]bool{
 // secret reports whether the parameter's value must never be shown.
 func (p param) secret() bool { return !harmless[p.name] }
 
-// split separates the scheme, in lower case, from the rest of a URL. ok is false if
-// there is none.
+// split separates the scheme, in lower case, from the rest of a URL. ok is false without
+// a scheme.
 func split(url string) (scheme, rest string, ok bool) {
 	scheme, rest, ok = strings.Cut(url, ":")
 	if !ok || scheme == "" {
@@ -70,9 +69,8 @@ func split(url string) (scheme, rest string, ok bool) {
 	return strings.ToLower(scheme), rest, true
 }
 
-// parse takes a URL apart. Its errors quote nothing that may be a secret: a
-// character that should have been escaped can make a part of a password
-// appear where another part of the URL is expected.
+// parse parses a URL. Its errors quote nothing that may be a secret: an unescaped
+// character can make part of a password look like another part of the URL.
 func parse(url string) (*address, error) {
 	scheme, rest, ok := split(url)
 	if !ok {
@@ -197,7 +195,7 @@ func parseHost(s string) (host, error) {
 	return h, nil
 }
 
-// unescape decodes %XX. A plus sign stays a plus sign.
+// unescape decodes %XX. A plus sign stays.
 func unescape(s string) (string, error) {
 	if !strings.Contains(s, "%") {
 		return s, nil
@@ -226,7 +224,7 @@ var errEscape = errors.New(`has a "%" that is not followed by two hexadecimal di
 // String returns the URL without its secrets.
 func (a *address) String() string {
 	if !a.slashes && !opaque(a.scheme) {
-		return a.scheme + ":" + hidden // the slashes before a password may have been forgotten
+		return a.scheme + ":" + hidden // the slashes before a password may be missing
 	}
 	var b strings.Builder
 	b.WriteString(a.scheme + ":")
@@ -263,16 +261,16 @@ func (a *address) String() string {
 	return b.String()
 }
 
-// opaque reports whether URLs of the scheme need no "//". Without it they have no
-// part for secrets.
+// opaque reports whether URLs of the scheme need no "//". Without it they have no part
+// for secrets.
 func opaque(scheme string) bool { return scheme == "memory" || scheme == "sqlite" }
 
 // hidden replaces a secret.
 const hidden = "***"
 
 // Redact returns the URL of a store without user names, passwords and the values of
-// parameters that are not known to be harmless. If a URL cannot be taken apart with
-// certainty, only the scheme is left, or not even that.
+// parameters that may be secrets. If a URL cannot be parsed with certainty, at most the
+// scheme is left.
 func Redact(url string) string {
 	if a, err := parse(url); err == nil && (a.slashes || known(a.scheme)) {
 		return a.String()

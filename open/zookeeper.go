@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/store/zkstore"
 )
 
-// zooKeeper reads the URL of a ZooKeeper server or ensemble.
+// zooKeeper parses the URL of a ZooKeeper server or ensemble.
 func (a *address) zooKeeper() (at zkstore.Server, cfg zkstore.Config, patience time.Duration, err error) {
 	at = zkstore.Server{User: a.user, Password: a.password}
 	if !a.slashes {

@@ -24,11 +24,11 @@ const (
 	Released
 )
 
-// A Loss is how a lease ended without an unlock.
+// A Loss is the end of a lease without an unlock.
 type Loss struct {
 	Token int64
 	Cause Cause
-	Err   error // the last error of the store before it expired, if any
+	Err   error // the last error of the store before the end, if any
 }
 
 // Final reports that another request to the store cannot help.
@@ -41,7 +41,8 @@ func Unknown(err error) bool {
 	return errors.Is(err, driver.ErrUnknown) || IsContext(err)
 }
 
-// IsContext reports that a context ended, the caller's or one that bounds a call to the store.
+// IsContext reports that a context ended: the caller's, or one that bounds a call to the
+// store.
 func IsContext(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -8,30 +8,30 @@ import (
 	"github.com/batonhq/baton/internal/leasemath"
 )
 
-// The events of an acquisition that is held: leases, nested locks, unlocks,
-// hand-overs, renames, downgrades, and what comes from another process.
+// The events of a held acquisition: leases, nested locks, unlocks, hand-overs, renames,
+// downgrades, and leases from another process.
 
-// Attached takes the store's answer to an Attach that succeeded. token is that of the
-// lease which another process detached.
+// Attached takes the store's answer to a successful Attach. token is that of the detached
+// lease.
 func (a *Machine) Attached(now, sent Moment, g driver.Grant, token int64) Effects {
 	e := a.hold(now, g, sent.Add(a.trustFor(g.TTL)), a.terms.renewAt(sent, a.Capped(g.TTL)))
 	a.token, a.issued = token/leasemath.TokensPerGrant, token%leasemath.TokensPerGrant
 	return e
 }
 
-// AttachFailed takes the failure of an Attach. unsure says that the store may have
-// moved the claim to this ID all the same.
+// AttachFailed takes the failure of an Attach. unsure says that the store may have moved
+// the claim to this ID.
 func (a *Machine) AttachFailed(unsure bool) Effects {
 	a.retry = unsure
 	return a.Quit()
 }
 
 // Issue makes a lease of the grant, for one goroutine. If Leased is false afterwards, the
-// grant was lost before. For a part of a LockAll, MaxHold and MinHold start later, with
-// StartLimit.
+// grant was lost before. part is set for LockAll: StartLimit starts MaxHold and MinHold
+// then.
 func (a *Machine) Issue(now Moment, part bool) Effects {
 	if a.phase != held || now >= a.deadline {
-		return a.Lose(Expired) // nothing, if it was lost before
+		return a.Lose(Expired) // no effects if it was lost before
 	}
 	a.leased, a.refs, a.limit, a.keepUntil = true, 1, 0, 0
 	a.issued++
@@ -63,7 +63,7 @@ func (a *Machine) Look(now Moment) Effects {
 	return 0
 }
 
-// Nest answers a request for the same key from within the lease.
+// Nest checks a request for the same key from within the lease.
 func (a *Machine) Nest(reentrant bool, weight, capacity int64) error {
 	switch {
 	case !reentrant:
@@ -77,8 +77,8 @@ func (a *Machine) Nest(reentrant bool, weight, capacity int64) error {
 	return nil
 }
 
-// Extend returns a question of the holder whether the lock is still held. ok is false
-// if it is not held, or is being downgraded.
+// Extend returns a question by which the holder renews the lock. ok is false if the lock
+// is not held, or is being downgraded.
 func (a *Machine) Extend() (q Question, ok bool) {
 	if a.phase != held {
 		return Question{}, false
@@ -86,13 +86,12 @@ func (a *Machine) Extend() (q Question, ok bool) {
 	return Question{Claim: a.claim, phase: a.phase, round: a.round, beside: true}, true
 }
 
-// Detachable reports whether the lock is held and the lease has no nested leases.
 func (a *Machine) Detachable() bool { return a.phase == held && a.refs == 1 }
 
-// Pin prevents hand-overs: the claim gets no other lease.
+// Pin prevents hand-overs: no later lease gets the claim.
 func (a *Machine) Pin() { a.pinned = true }
 
-// Renamed takes the store's answer, which may come after the lease has ended.
+// Renamed takes the store's answer. It may come after the end of the lease.
 func (a *Machine) Renamed(now Moment, owner string, err error) Effects {
 	switch {
 	case err == nil:
@@ -103,8 +102,8 @@ func (a *Machine) Renamed(now Moment, owner string, err error) Effects {
 	return 0
 }
 
-// gone ends an acquisition that the store does not know any more. After its deadline that
-// tells nothing: it may have expired since the store was asked.
+// gone ends an acquisition that the store no longer knows. After the deadline the cause
+// is not Gone: the claim may have expired on the way.
 func (a *Machine) gone(now Moment) Effects {
 	if end, why := a.ValidUntil(); now >= end {
 		return a.Lose(why)
@@ -112,8 +111,8 @@ func (a *Machine) gone(now Moment) Effects {
 	return a.Lose(Gone)
 }
 
-// Unlock counts one Unlock of a lease. The last one ends the lease if it was not
-// lost: the lock is then handed over or released.
+// Unlock counts one Unlock of a lease. The last one ends a valid lease: the lock is then
+// handed over or released.
 func (a *Machine) Unlock(now Moment) Effects {
 	a.refs--
 	e := a.Look(now)
@@ -131,17 +130,17 @@ func (a *Machine) Unlock(now Moment) Effects {
 	return e
 }
 
-// FitToHandOver reports whether the lock may go to another goroutine of this process.
-// Only the exclusive lock may: readers and permits leave the local queue at once. If the
-// grant is lost afterwards, Issue tells the goroutine that receives it.
+// FitToHandOver reports whether the lock may go to another goroutine of this process. It
+// may not for readers and permits: they leave the local queue at once. If the grant is
+// lost afterwards, Issue tells the goroutine that receives it.
 func (a *Machine) FitToHandOver(now Moment) bool {
 	return a.phase == held && !a.pinned && a.claim.Exclusive() &&
 		a.issued < maxHandOvers && now.Sub(a.granted) < maxLocalTime &&
 		a.deadline.Sub(now) > min(a.terms.TTL, driver.ClaimTTL)/4
 }
 
-// leftBehind makes the store forget what it may still have of a lost lease, unless
-// a LockDelay must pass after the loss.
+// leftBehind makes the store forget the claim of a lost lease, unless a LockDelay must
+// pass after the loss.
 func (a *Machine) leftBehind() Effects {
 	why := a.lost.Cause
 	switch {
@@ -153,8 +152,8 @@ func (a *Machine) leftBehind() Effects {
 	return ReleasePending
 }
 
-// Downgrade begins to turn the exclusive lock into a read lock. Answers to questions
-// under way, which are about the exclusive lock, will be ignored.
+// Downgrade begins to turn the exclusive lock into a read lock. Answers to earlier
+// questions, which are about the exclusive lock, will be ignored.
 func (a *Machine) Downgrade() error {
 	switch {
 	case a.phase == downgrading || a.refs > 1:
@@ -167,7 +166,7 @@ func (a *Machine) Downgrade() error {
 	return nil
 }
 
-// Downgraded takes the store's answer, which may come after the lease has ended.
+// Downgraded takes the store's answer. It may come after the end of the lease.
 func (a *Machine) Downgraded(sent Moment, g driver.Grant) Effects {
 	a.claim.Weight, a.claim.Ticket = 1, g.Ticket
 	switch {
@@ -182,11 +181,11 @@ func (a *Machine) Downgraded(sent Moment, g driver.Grant) Effects {
 	return LeaveQueue // callers behind may hold together with this one
 }
 
-// Unanswered notes why the store did not downgrade the lock so far.
+// Unanswered notes why the store has not downgraded the lock so far.
 func (a *Machine) Unanswered(err error) { a.lastErr = err }
 
-// DowngradeFailed takes the store's error. unsure says that the downgrade may have
-// taken effect: the kind of the lock is then unknown, and the lease is lost.
+// DowngradeFailed takes the store's error. unsure says that the downgrade may have taken
+// effect: then the kind of the lock is unknown, and the lease is lost.
 func (a *Machine) DowngradeFailed(now Moment, err error, unsure bool) (e Effects) {
 	valid := a.lost == nil && a.refs > 0
 	if a.phase == downgrading {
@@ -209,8 +208,8 @@ func (a *Machine) DowngradeFailed(now Moment, err error, unsure bool) (e Effects
 	return e
 }
 
-// owe makes the store forget claims when the holder of a lost lease unlocks it, or
-// at once if it has.
+// owe makes the store forget claims when the holder of a lost lease unlocks it, or now if
+// it has.
 func (a *Machine) owe(claims ...driver.Claim) Effects {
 	a.pending = append(a.pending, claims...)
 	if a.refs > 0 {

@@ -13,21 +13,18 @@ import (
 type phase uint8
 
 const (
-	requesting  phase = iota // Acquire is under way; nothing is known
+	requesting  phase = iota // Acquire is under way
 	queued                   // a position in the queue, or a grant that is not certain yet
 	held                     // the lock
 	downgrading              // held, while the store turns the exclusive lock into a read lock
-	ended                    // released, given up, or lost: final, except that a waiter may restart it
+	ended                    // released, given up, or lost: final, but a waiter may restart it
 )
 
-// A Machine is one acquisition: a process's way through one key under one ID, from
-// the first request over a position in the store's queue and the lock to the end. It
-// is pure. An event is a method that takes the moment and what is new, and returns
-// the effects that the caller performs. The Machine has no mutex and no clock, and
-// calls no store.
-//
-// After every event, Wake says when to call Due. The argument slow of some events
-// is how long the store has lately taken to answer, if it is slow.
+// A Machine is one acquisition: one ID for one key, from the first request over a
+// position in the store's queue and the lock to the end. An event is a method that takes
+// the moment and the news, and returns the effects that the caller performs. After every
+// event, Wake is when to call Due. The argument slow of some events is the Latency of the
+// store.
 type Machine struct {
 	terms      *Terms
 	claim      driver.Claim
@@ -37,19 +34,19 @@ type Machine struct {
 
 	// Requesting.
 	requested bool         // an attempt with this ID has failed
-	retry     bool         // it may have taken effect
-	early     driver.Grant // pushed before the answer to the request that led to it
-	outage    Outage       // of the store; kept while queued, too
+	retry     bool         // that attempt may have taken effect
+	early     driver.Grant // a grant pushed before the answer to the request that led to it
+	outage    Outage       // kept while queued, too
 
-	// Queued: when the last request was sent that the store answered with "waiting"
-	// for this position. A grant that the store makes afterwards is not older than that.
+	// Queued: when the last request was sent that the store answered with "waiting" for
+	// this position. A grant that the store makes afterwards counts from then.
 	confirmed Moment
 
-	// Questions to the store whether the claim is valid.
+	// Questions: requests that renew the claim.
 	inFlight int
-	hinted   bool   // a hint came while a question was in flight; the answer may be older than the hint
+	hinted   bool   // a hint came while a question was in flight; its answer may be older than the hint
 	asked    Moment // when the store was last asked
-	round    int    // rises when the ID or the kind changes; answers to earlier rounds are ignored
+	round    int    // rises when the ID or the kind changes; answers of earlier rounds are ignored
 	lastErr  error  // the last error, to explain a loss
 
 	// Held.
@@ -57,29 +54,29 @@ type Machine struct {
 	issued    int64 // how many leases were issued
 	granted   Moment
 	deadline  Moment        // the process does not rely on the grant from then on
-	ttlCap    time.Duration // if not 0, a late renewal by an earlier holder may set a TTL this short
+	ttlCap    time.Duration // if not 0: the TTL that a late renewal of an earlier holder may set
 	leased    bool          // a goroutine has the lease; false during a hand-over
 	refs      int           // how many Unlocks end the lease
 	limit     Moment        // the end of Config.MaxHold; zero: none
 	keepUntil Moment        // the end of MinHold; zero: none
-	leaving   bool          // unlocked before that: the store is to keep the claim
-	pinned    bool          // the user knows its claim: no other lease is issued
+	leaving   bool          // unlocked before keepUntil: the store is to keep the claim
+	pinned    bool          // the user knows the claim: no other lease is issued
 
 	// Ended.
-	lost    *Loss          // if not nil, why it ended without an unlock or giving up
-	pending []driver.Claim // claims that the store is to forget when the holder unlocks
+	lost    *Loss          // why it ended, if it was lost
+	pending []driver.Claim // for the store to forget when the holder unlocks
 }
 
-// New makes the acquisition that claim describes. maxWaiting is Request.MaxWaiting.
-// ttlCap is not 0 if an earlier holder of the claim may still renew it: then it is the
-// shortest TTL that such a renewal sets. outage is what is already known of the store.
+// New makes the acquisition of claim. maxWaiting is Request.MaxWaiting. ttlCap is 0
+// unless an earlier holder of the claim may still renew it; then it is the shortest TTL
+// of such a renewal. outage is the present outage of the store.
 func New(terms *Terms, claim driver.Claim, maxWaiting int, ttlCap time.Duration, outage Outage) Machine {
 	return Machine{terms: terms, claim: claim, maxWaiting: maxWaiting, ttlCap: ttlCap, outage: outage}
 }
 
-// What a Machine knows. The names of the methods are those of its fields.
+// Getters, named like their fields.
 
-// Key never changes, nor do Terms and MaxWaiting.
+// Key is constant, as are Terms and MaxWaiting.
 func (a *Machine) Key() string { return a.claim.Key }
 
 func (a *Machine) Terms() *Terms       { return a.terms }
@@ -93,66 +90,66 @@ func (a *Machine) KeepUntil() Moment   { return a.keepUntil }
 func (a *Machine) Leased() bool        { return a.leased }
 func (a *Machine) IsHeld() bool        { return a.phase == held }
 
-// Lost is the same pointer for as long as the loss is the same.
+// Lost returns the same pointer for the same loss.
 func (a *Machine) Lost() *Loss { return a.lost }
 
 // LeaseToken is the token of the last issued lease.
 func (a *Machine) LeaseToken() int64 { return a.token*leasemath.TokensPerGrant + max(0, a.issued-1) }
 
-// Unissued reports whether no lease was issued of the present grant, if there is one.
-// requests says that the store must be asked again before there is one.
+// Unissued reports whether there is no grant, or one of which no lease was issued.
+// requests says that a request must be sent before there can be one.
 func (a *Machine) Unissued() (unissued, requests bool) {
 	return a.issued == 0, a.phase == requesting
 }
 
-// Counts reports whether the answer to q is about the present ID and kind of the lock.
+// Counts reports whether q was about the present ID and kind of the lock.
 func (a *Machine) Counts(q Question) bool { return a.round == q.round }
 
-// Suits reports whether the acquisition is what a caller with these wishes would make.
+// Suits reports whether a caller with these wishes would make the same acquisition.
 func (a *Machine) Suits(owner string, weight, capacity int64, terms *Terms) bool {
 	c := &a.claim
 	return weight == c.Weight && capacity == c.Capacity && terms.Same(a.terms) && owner == c.Owner
 }
 
-// TakePending returns the claims that the store is to forget, once.
+// TakePending returns and clears the claims that the store is to forget.
 func (a *Machine) TakePending() []driver.Claim {
 	claims := a.pending
 	a.pending = nil
 	return claims
 }
 
-// A Question asks the store whether a claim is valid.
+// A Question renews a claim, and so asks whether it is valid.
 type Question struct {
 	Claim    driver.Claim
-	phase    phase // when it was asked
+	phase    phase // when it was made
 	round    int
-	Deadline Moment        // the end of the lease if nothing renews it; zero for a position
-	beside   bool          // the holder asks; inFlight does not count it
+	Deadline Moment        // the end of the lease without a renewal; zero for a position
+	beside   bool          // the holder's (Extend): inFlight does not count it
 	TTL      time.Duration // that the store is to grant
-	Patience time.Duration // for the answer
+	Patience time.Duration // how long to wait for the answer
 }
 
-// Effects are the set of what the caller must do after an event. Their details are in
-// the Machine.
+// Effects are the set of what the caller must do after an event. The Machine has their
+// details.
 type Effects uint16
 
 const (
-	GrantWaiter    Effects = 1 << iota // a lease can be issued to the goroutine that waits
-	StartAgain                         // its position or grant is lost: restart, and request again
+	GrantWaiter    Effects = 1 << iota // issue a lease to the goroutine that waits
+	StartAgain                         // the position or grant is lost: restart, and request again
 	FailWaiter                         // the waiter gets LastErr: the store is out of reach
 	RetryRequest                       // repeat the request after a pause
-	AskStore                           // put the question that came with it to the store
-	NoteOutage                         // tell the local queue about Outage, or that there is none
+	AskStore                           // send the question that Due returned
+	NoteOutage                         // tell the local queue of Outage; it may be over
 	EndLease                           // end the lease's contexts and close its done channel
 	LeaveQueue                         // the next goroutine of the local queue becomes its front
-	MayHandOver                        // the lock may go to the next goroutine of the local queue
-	StopWatching                       // for hints
+	MayHandOver                        // hand the lock to the next goroutine of the local queue, if there is one
+	StopWatching                       // end the subscription to hints
 	ReportLoss                         // to the Events and the Logger
 	ReleaseClaim                       // make the store forget Claim
 	ReleasePending                     // make the store forget the claims of TakePending
 )
 
-// Request begins an attempt and returns what to send. wait asks for a position.
+// Request begins an attempt and returns the request to send. wait asks for a position.
 func (a *Machine) Request(now Moment, wait bool, slow time.Duration) driver.Request {
 	if wait && slow > pollAgain {
 		// The first renewal of the position cannot wait for the answer.
@@ -161,8 +158,7 @@ func (a *Machine) Request(now Moment, wait bool, slow time.Duration) driver.Requ
 	return driver.Request{Claim: a.claim, TTL: a.terms.StoreTTL(), Queue: wait, MaxWaiting: a.maxWaiting, Retry: a.retry}
 }
 
-// RequestFailed takes the store's error. patient says that the caller still wants
-// the lock.
+// RequestFailed takes the store's error. patient says that the caller continues to wait.
 func (a *Machine) RequestFailed(now, sent Moment, err error, patient bool) Effects {
 	if a.requested && errors.Is(err, driver.ErrLost) {
 		return a.end() | StartAgain // the store has ended that attempt
@@ -204,8 +200,7 @@ func (a *Machine) Answered(now, sent Moment, g driver.Grant, slow time.Duration)
 	return e
 }
 
-// Hint takes the store's "look again", which may carry a grant that the store has
-// made on its own.
+// Hint takes a hint, which may carry a grant that the store has made on its own.
 func (a *Machine) Hint(now Moment, h driver.Hint, slow time.Duration) Effects {
 	switch a.phase {
 	case requesting:
@@ -215,7 +210,7 @@ func (a *Machine) Hint(now Moment, h driver.Hint, slow time.Duration) Effects {
 			a.early = h.Grant
 		}
 	case queued:
-		// A grant below the ticket belongs to an earlier position: see driver.Grant.
+		// See driver.Grant.Ticket: such a grant is of an earlier position.
 		if !h.Granted || h.Grant.Token < max(a.claim.Ticket, a.token) {
 			a.lookSoon()
 			return 0
@@ -223,19 +218,19 @@ func (a *Machine) Hint(now Moment, h driver.Hint, slow time.Duration) Effects {
 		a.hinted = false
 		return a.pushed(now, h.Grant, slow)
 	case held, downgrading:
-		if !h.Granted { // it says that the lock may be lost
+		if !h.Granted { // the lock may be lost
 			a.lookSoon()
 		}
 	}
 	return 0
 }
 
-// pushed takes a short grant that the store made on its own. Trust in it counts
-// from when the last request was sent that renewed the position.
+// pushed takes a short grant that the store made on its own. It counts from when the last
+// request was sent that renewed the position.
 //
-// If enough of the grant is left to renew it in time, the acquisition holds the
-// lock, and renews at once if little is left. Otherwise the grant is only a hint: the
-// acquisition asks the store and holds the lock when the store answers "held".
+// If enough of the grant is left to renew it in time, the acquisition holds the lock, and
+// renews at once if little is left. Otherwise the grant is only a hint: the acquisition
+// asks the store and holds the lock when the store answers "held".
 func (a *Machine) pushed(now Moment, g driver.Grant, slow time.Duration) Effects {
 	deadline := a.confirmed.Add(g.TTL - leasemath.Margin(g.TTL))
 	left := deadline.Sub(now)
@@ -250,7 +245,7 @@ func (a *Machine) pushed(now Moment, g driver.Grant, slow time.Duration) Effects
 	return a.hold(now, g, deadline, renewAt)
 }
 
-// hold takes the lock by a grant, which ends at deadline for this process.
+// hold takes the lock by a grant that ends for this process at deadline.
 func (a *Machine) hold(now Moment, g driver.Grant, deadline, renewAt Moment) Effects {
 	a.phase, a.claim.Ticket = held, g.Ticket
 	a.token, a.issued = g.Token, 0
@@ -258,8 +253,7 @@ func (a *Machine) hold(now Moment, g driver.Grant, deadline, renewAt Moment) Eff
 	return a.storeAnswers() | GrantWaiter
 }
 
-// Due is called at the moment Wake. With AskStore the caller sends the question to the
-// store.
+// Due is called at the moment Wake. It returns the question to send, with AskStore.
 func (a *Machine) Due(now Moment) (Question, Effects) {
 	if a.wake == 0 || now < a.wake {
 		return Question{}, 0 // another event has changed it
@@ -274,9 +268,9 @@ func (a *Machine) Due(now Moment) (Question, Effects) {
 			return q, a.Lose(why)
 		}
 		q.Deadline = a.deadline
-		// The process waits on for a request without an answer, and sends another one
-		// beside it. The store may have become slow since its last answer, and every
-		// request that is given up costs a new connection, too.
+		// The process continues to wait for the first question and sends another one
+		// beside it: the store may have become slow, and every abandoned request costs a
+		// new connection.
 		left := a.deadline.Sub(now)
 		again := max(min(left/2, a.terms.TTL/4), 2*MinPause)
 		q.Patience = max(again, left*7/8)
@@ -346,7 +340,7 @@ func (a *Machine) renewedHeld(now, sent Moment, q Question, r driver.Renewal) Ef
 	}
 	switch {
 	case r.State == driver.Held && r.Grant.Token > a.token && q.phase == held:
-		// Another grant, by an attempt that came late. The store has lost this one.
+		// A late attempt has made another grant; the store has lost this one.
 		e := a.Lose(Gone)
 		a.claim.Ticket = r.Grant.Ticket
 		return e | a.owe(a.claim)
@@ -358,13 +352,12 @@ func (a *Machine) renewedHeld(now, sent Moment, q Question, r driver.Renewal) Ef
 		a.lookAfterHint()
 	case q.phase == held:
 		return a.Lose(Gone)
-	case r.State == driver.Lost: // the answer is about the position that led to the grant
+	case r.State == driver.Lost: // about the position that led to the grant
 		a.lookSoon()
 	} // "waiting" was true before the grant
 	return 0
 }
 
-// unanswered plans another question after the store could not answer one.
 func (a *Machine) unanswered(now, sent Moment, err error) Effects {
 	a.lastErr = err
 	switch a.phase {
@@ -386,9 +379,8 @@ func (a *Machine) unanswered(now, sent Moment, err error) Effects {
 }
 
 // PassOn lets another goroutine of the process, which joined the local queue at came,
-// wait in place of the one that did. The store does not learn of it. The result is false
-// if there is nothing to wait for: no position in the store's queue, and no request that
-// may have made one.
+// take over the wait. The store sees no change. The result is false if there is no
+// position in the store's queue, and no request that may have made one.
 func (a *Machine) PassOn(came Moment) bool {
 	if a.phase != queued && !(a.phase == requesting && a.retry) {
 		return false
@@ -397,8 +389,8 @@ func (a *Machine) PassOn(came Moment) bool {
 	return true
 }
 
-// Quit ends an acquisition that no goroutine waits for or holds any more. With
-// ReleaseClaim the store may still know the claim and is to forget it.
+// Quit ends an acquisition that no goroutine waits for or holds. With ReleaseClaim the
+// store may still have the claim and must forget it.
 func (a *Machine) Quit() Effects {
 	if a.phase == ended {
 		return 0
@@ -423,7 +415,7 @@ func (a *Machine) Lose(why Cause) Effects {
 	e := a.end() | StartAgain
 	switch {
 	case !a.leased && why == Expired:
-		// No lease was issued for it, so that no holder's end has to be awaited.
+		// No lease was issued, so no holder has to stop first.
 		return e | ReleaseClaim
 	case !a.leased:
 		return e
@@ -440,9 +432,8 @@ func (a *Machine) end() Effects {
 	return StopWatching
 }
 
-// Restart turns the acquisition of a waiter that has lost its position into a new
-// one. The new ID separates it from requests for the old one that are still under
-// way.
+// Restart makes a new acquisition of one whose position is lost. The new ID separates it
+// from late requests for the old one.
 func (a *Machine) Restart(id string) {
 	a.claim.ID, a.claim.Ticket = id, 0
 	a.phase, a.lost = requesting, nil
@@ -473,8 +464,8 @@ func (a *Machine) wakeBy(m Moment) {
 	}
 }
 
-// lookSoon plans a question to the store, MinPause after the last one at the earliest.
-// While a question is in flight it only notes the hint.
+// lookSoon plans a question, MinPause after the last one at the earliest. While one is in
+// flight, it only notes the hint.
 func (a *Machine) lookSoon() {
 	if a.inFlight > 0 {
 		a.hinted = true
@@ -483,7 +474,7 @@ func (a *Machine) lookSoon() {
 	a.wakeBy(a.asked.Add(MinPause))
 }
 
-// lookAfterHint handles a hint that came while an answer was in flight.
+// lookAfterHint plans a question if a hint came during the last one.
 func (a *Machine) lookAfterHint() {
 	if a.hinted {
 		a.hinted = false
@@ -491,16 +482,15 @@ func (a *Machine) lookAfterHint() {
 	}
 }
 
-// pollNext plans the next renewal of the position in the store's queue. The time
-// counts from when the last question was sent, because its answer may have been
-// long under way. The slower the store, the more positions share a request: the
-// process has few connections to it.
+// pollNext plans the next renewal of the position. The time counts from when the last
+// question was sent, because its answer may have taken long. The slower the store, the
+// more positions share a request: the process has few connections.
 func (a *Machine) pollNext(g driver.Grant, slow time.Duration) {
 	every := pollEvery(g)
 	a.wake = a.asked.Add(max(every, min(slow, pollAgain))).floor(max(every/10, min(slow, every)))
 }
 
-// ValidUntil is when the lease ends for this process if nothing renews it, and why.
+// ValidUntil is when the lease ends for this process unless it is renewed, and why.
 func (a *Machine) ValidUntil() (Moment, Cause) {
 	if a.leased && a.limit > 0 && a.limit < a.deadline {
 		return a.limit, Overheld
@@ -508,8 +498,8 @@ func (a *Machine) ValidUntil() (Moment, Cause) {
 	return a.deadline, Expired
 }
 
-// Capped is how much of a granted ttl counts. If the lock was attached under its old ID,
-// a late renewal by the earlier holder may still set the end that this holder asked for.
+// Capped is the part of a granted ttl that counts: a late renewal by an earlier holder of
+// the same ID may set a shorter one.
 func (a *Machine) Capped(ttl time.Duration) time.Duration {
 	if a.ttlCap > 0 {
 		return min(ttl, a.ttlCap)

@@ -1,14 +1,14 @@
-// Package batch sends requests to a store: at once while few sends are under way, and
-// otherwise together, those that have gathered meanwhile. One more request in a send
-// usually costs a server or a disk a small part of what one more send costs.
+// Package batch sends requests to a store: at once while few sends are under way,
+// otherwise in batches of those that have gathered meanwhile. For a server or a disk, one
+// more request in a send usually costs far less than one more send.
 //
-// A request that finds nothing under way can go on its caller's goroutine: handing it to
-// another one takes a large part of the time that a near server needs.
+// A request that finds no send under way can go on its caller's goroutine: a switch to
+// another goroutine takes a large part of the time that a near server needs.
 //
-// A caller may leave when its context ends. A request that was not sent then never is.
-// A request that was sent goes on without its caller: a send belongs to all callers in
-// it, so no caller's context ends it. If callers have a grace, a send that all of them
-// have left ends.
+// A caller may leave when its context ends. A request that was not sent by then never is.
+// A sent request continues without its caller: the send belongs to all its callers, so no
+// single caller's context ends it. With a grace, a send ends when all its callers have
+// left.
 package batch
 
 import (
@@ -24,47 +24,46 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Rule says how requests that share a key may travel. A key may have several rules.
+// A Rule restricts how requests with the same key are sent. A key may have several rules.
 type Rule uint8
 
 const (
-	// Once keeps two such requests from sharing a send.
+	// Once: two such requests never share a send.
 	Once Rule = 1 << iota
 
-	// Serial keeps two such requests from being in different sends that are under way
-	// at the same time.
+	// Serial: two such requests are never in different sends that are under way at the
+	// same time.
 	Serial
 
-	// Order keeps such a request from being sent before an earlier one.
+	// Order: such a request is never sent before an earlier one.
 	Order
 )
 
-// A Key is what requests may have in common. All that have it have it with one Rule.
+// A Key may be common to several requests. Its Rule is the same in all of them.
 type Key struct {
 	Name string
 	Rule Rule
 }
 
-// ErrImpatient says that a request was not sent because it waited for too long.
+// ErrImpatient says that a request waited too long and was not sent.
 var ErrImpatient = errors.New("the request was not sent in time")
 
-// A Request is a pointer to a struct that embeds Item. It has room for the answer,
-// which is set when the item is done.
+// A Request is a pointer to a struct that embeds Item and has room for the answer, which
+// is set when the item is done.
 type Request interface{ item() *Item }
 
-// An Item is what a Batcher knows of a request. NewItem makes one. A request is sent
-// once, by one Batcher.
+// An Item is the Batcher's part of a request. NewItem makes one. A request is sent once,
+// by one Batcher.
 type Item struct {
 	keys     []Key
 	size     int
-	flight   *flight // the send that it is in; set before that begins, under Batcher.mu
+	flight   *flight // its send; set before that begins, under Batcher.mu
 	err      error   // why it was not sent; set before done is closed
 	finished atomic.Bool
-	parted   atomic.Bool // no caller waits any more for what flight makes of it
+	parted   atomic.Bool // no caller waits for the answer any more
 	done     chan struct{}
 }
 
-// NewItem returns the Item of a new request.
 func NewItem() Item { return Item{done: make(chan struct{})} }
 
 func (i *Item) item() *Item { return i }
@@ -72,8 +71,8 @@ func (i *Item) item() *Item { return i }
 // Done is closed when the request has its answer, or will never be sent.
 func (i *Item) Done() <-chan struct{} { return i.done }
 
-// Finish says that the request has its answer. A Config's Send may call it before it
-// returns, when other requests in the send take longer. Further calls do nothing.
+// Finish marks the request as answered. A Config's Send may call it before it returns,
+// when other requests in the send take longer. Further calls have no effect.
 func (i *Item) Finish() {
 	if i.finished.CompareAndSwap(false, true) {
 		close(i.done)
@@ -81,8 +80,8 @@ func (i *Item) Finish() {
 	}
 }
 
-// part notes that no caller waits any more for what the send makes of the item. With the
-// last one the send's context ends, if that is wanted.
+// part notes that no caller waits for the item any more. If it was the last item of its
+// send, it ends the send's context, with flight.leave.
 func (i *Item) part() {
 	f := i.flight
 	if f != nil && i.parted.CompareAndSwap(false, true) && f.waits.Add(-1) == 0 && f.leave {
@@ -93,77 +92,77 @@ func (i *Item) part() {
 // A flight is one send.
 type flight struct {
 	items  []*Item
-	waits  atomic.Int32 // of how many of them a caller waits
-	leave  bool         // its context ends when that is none
+	waits  atomic.Int32 // items with a waiting caller
+	leave  bool         // the context ends when waits becomes 0
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// A Config says what is sent, and how. Send or Begin, Max and InFlight are needed.
+// A Config is what a Batcher sends, and how. Send or Begin, Max and InFlight are
+// required.
 type Config[R Request] struct {
 	// Send performs requests, and sets their answers before it returns.
 	Send func(context.Context, []R)
 
-	// Begin waits for what a send needs, such as a connection, and
-	// returns the send, in place of Send. Requests are taken only then: until then callers
-	// may leave, and more requests join. There may be none left. An error is that of the
-	// requests that would have been sent.
+	// Begin, in place of Send, waits for what a send needs, such as a connection, and
+	// returns the send. The Batcher takes requests only then: until then callers may
+	// leave, perhaps all, and more requests join. An error is that of the requests that
+	// would have been sent.
 	Begin func(context.Context) (send func(context.Context, []R), err error)
 
-	// Direct sends a request on its caller's goroutine if it can be sent at once. The
-	// context of Begin is then that of the caller; that of the send also ends Grace later
-	// than it, and Do returns when the send does. If there are Begin and Send, Send does
-	// it, in the caller's context.
+	// Direct sends a request on its caller's goroutine if it can be sent at once. Begin
+	// then gets the caller's context; that of the send also ends Grace after it, and Do
+	// returns with the send. With both Begin and Send, Send sends it, in the caller's
+	// context.
 	Direct bool
 
 	Max      int // requests in one send
-	InFlight int // sends at the same time
+	InFlight int // concurrent sends
 
-	// Go runs a function on another goroutine. By default it starts one.
+	// Go runs a function on another goroutine. Defaults to a go statement.
 	Go func(func())
 
-	// Context ends all sends when it ends. By default none ends them.
+	// Context ends all sends. Defaults to no end.
 	Context context.Context
 
-	// Timeout is how long the context of one send lasts. By default it has no limit.
+	// Timeout bounds one send. Defaults to no bound.
 	Timeout time.Duration
 
-	// Grace is how long a caller whose context has ended still waits for the answer to
-	// a request that was sent. When the last caller leaves a send after that, the
-	// context of the send ends. By default callers leave at once and the context does
-	// not end.
+	// Grace is how long a caller whose context has ended still waits for the answer to a
+	// sent request. When the last caller has left a send, the context of the send ends.
+	// By default callers leave at once and the context does not end.
 	Grace time.Duration
 
-	// Yield lets other goroutines run between two sends: callers that were just
-	// answered mostly ask again, and go with the next send.
+	// Yield lets other goroutines run between two sends: callers that were just answered
+	// often ask again, and join the next send.
 	Yield bool
 
-	// Stuck is how long a send counts among InFlight. After that another send may begin
-	// in its stead. By default it has no limit.
+	// Stuck is how long a send counts for InFlight. After that another send may begin.
+	// Defaults to no bound.
 	Stuck time.Duration
 
-	// Keys are what a request may share with others. Defaults to nothing.
+	// Keys are the keys of a request. Defaults to none.
 	Keys func(R) []Key
 
-	// Patience is how long a request waits to be taken. After that it is not sent, and the
-	// error is ErrImpatient. By default it waits until its context ends.
+	// Patience is how long a request waits to be sent; then its error is ErrImpatient. By
+	// default it waits until its context ends.
 	Patience time.Duration
 
 	// Kind separates requests that never share a send. Defaults to one kind.
 	Kind func(R) any
 
-	// Size is the size of a request, and MaxSize the limit for the requests of one send
-	// together, if they are several. Defaults to no limit.
+	// MaxSize bounds the sum of the Sizes in a send of several requests. Defaults to no
+	// bound.
 	Size    func(R) int
 	MaxSize int
 
-	// MaxKeys is how many different keys the requests of one send may have, if they are
-	// several. Defaults to no limit.
+	// MaxKeys bounds the different keys in a send of several requests. Defaults to no
+	// bound.
 	MaxKeys int
 }
 
-// A Batcher sends requests. Its methods may be called by several goroutines at the same
-// time. It need not be closed: it has no goroutine when nothing is under way.
+// A Batcher sends requests. Its methods are safe for concurrent use. It need not be
+// closed: it has no goroutine when no send is under way.
 type Batcher[R Request] struct {
 	config Config[R]
 
@@ -171,13 +170,12 @@ type Batcher[R Request] struct {
 	landed sync.Cond // flying has become 0
 	queue  []R
 	flying int            // sends that have begun, or will as soon as they can
-	begun  int            // those of them that have not taken requests yet
-	held   map[string]int // Serial keys, and how many requests under way have each
+	begun  int            // those of flying that have not taken requests yet
+	held   map[string]int // for each Serial key: the number of its requests under way
 	paused bool
 	closed bool
 }
 
-// New returns a Batcher.
 func New[R Request](c Config[R]) *Batcher[R] {
 	if c.Go == nil {
 		c.Go = func(f func()) { go f() }
@@ -190,10 +188,10 @@ func New[R Request](c Config[R]) *Batcher[R] {
 	return b
 }
 
-// Do sends r and waits for its answer. If ctx ends first and r was not sent, r never
-// will be, and the error is that of ctx. If r was sent, the error is driver.ErrUnknown,
-// too, and r.Done tells when the answer is there. If r was not sent because of Close,
-// the error is driver.ErrClosed.
+// Do sends r and waits for its answer. If ctx ends first and r was not sent, r never will
+// be, and the error is that of ctx. If r was sent, the error is also driver.ErrUnknown,
+// and r.Done is closed when the answer is there. If r was not sent because of Close, the
+// error is driver.ErrClosed.
 func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	it := r.item()
 	if err := ctx.Err(); err != nil {
@@ -257,7 +255,7 @@ func (b *Batcher[R]) Do(ctx context.Context, r R) error {
 	return it.err
 }
 
-// refuse says why the item will not be sent.
+// refuse ends an item that will not be sent.
 func (i *Item) refuse(err error) {
 	i.err = err
 	i.Finish()
@@ -273,35 +271,35 @@ func (b *Batcher[R]) withdraw(it *Item) bool {
 	b.queue = slices.DeleteFunc(b.queue, func(o R) bool { return o.item() == it })
 	it.Finish()
 	if !b.keptLocked(it) {
-		b.launchLocked() // it may have kept others back
+		b.launchLocked() // the item may have kept others back
 	}
 	return true
 }
 
-// keptLocked reports whether each key of an item is held by a send.
+// keptLocked reports whether a send under way has each key of an item.
 func (b *Batcher[R]) keptLocked(it *Item) bool {
 	return len(it.keys) > 0 && !slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial == 0 || b.held[k.Name] == 0 })
 }
 
-// blockedLocked reports whether some key of an item is held by a send.
+// blockedLocked reports whether a send under way has some key of an item.
 func (b *Batcher[R]) blockedLocked(it *Item) bool {
 	return slices.ContainsFunc(it.keys, func(k Key) bool { return k.Rule&Serial != 0 && b.held[k.Name] > 0 })
 }
 
-// leave notes that the caller of an item that was sent no longer waits. It returns
-// false if the item is done.
+// leave notes that the caller of a sent item no longer waits. It returns false if the
+// item is done.
 func (b *Batcher[R]) leave(it *Item) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if it.finished.Load() { // it finished just now
+	if it.finished.Load() { // it has just finished
 		return false
 	}
 	it.part()
 	return true
 }
 
-// Close stops sending: Do returns driver.ErrClosed for requests that wait, and for
-// later ones. Sends under way go on, and Go is not called any more.
+// Close stops sending: Do returns driver.ErrClosed for waiting and later requests. Sends
+// under way continue. Go is not called any more.
 func (b *Batcher[R]) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -312,7 +310,6 @@ func (b *Batcher[R]) Close() {
 	b.queue = nil
 }
 
-// Wait waits until no send is under way.
 func (b *Batcher[R]) Wait() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -327,7 +324,7 @@ func (b *Batcher[R]) landLocked() {
 	}
 }
 
-// Waiting is how many requests have not been sent.
+// Waiting is the number of requests that were not sent yet.
 func (b *Batcher[R]) Waiting() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -335,7 +332,7 @@ func (b *Batcher[R]) Waiting() int {
 }
 
 // Pause stops sending until resume is called, so that a test can decide which requests
-// go together. Sends under way go on.
+// share a send. Sends under way continue.
 func (b *Batcher[R]) Pause() (resume func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -359,8 +356,8 @@ func (b *Batcher[R]) launchLocked() {
 	}
 }
 
-// nextLocked reports whether there is something for one more send, and takes it unless the
-// send has to begin first.
+// nextLocked reports whether another send can begin. It takes the requests unless the
+// send has a Begin.
 func (b *Batcher[R]) nextLocked() (batch []R, f *flight, ok bool) {
 	if b.config.Begin == nil {
 		batch, f = b.takeLocked()
@@ -377,7 +374,7 @@ func (b *Batcher[R]) nextLocked() (batch []R, f *flight, ok bool) {
 	return nil, nil, true
 }
 
-// fly sends until nothing is left to send.
+// fly sends until no request waits.
 func (b *Batcher[R]) fly(batch []R, f *flight) {
 	counted := true // in b.flying; the timer of a send may be late, and count for the next one
 	for more := true; more; {
@@ -412,18 +409,18 @@ func (b *Batcher[R]) fly(batch []R, f *flight) {
 		}
 		b.mu.Lock()
 		b.freeLocked(f)
-		if more = counted; more { // else another send runs in its stead
+		if more = counted; more { // else another send has replaced it
 			if batch, f, more = b.nextLocked(); !more {
 				counted = false
 				b.landLocked()
 			}
 		}
-		b.launchLocked() // what its keys kept back may need more than one send
+		b.launchLocked() // requests that its keys kept back may need several sends
 		b.mu.Unlock()
 	}
 }
 
-// begin waits for what a send needs, and then takes its requests.
+// begin calls Begin and then takes the requests of the send.
 func (b *Batcher[R]) begin() (send func(context.Context, []R), batch []R, f *flight) {
 	send, err := b.config.Begin(b.config.Context)
 	b.mu.Lock()
@@ -443,7 +440,7 @@ func (b *Batcher[R]) begin() (send func(context.Context, []R), batch []R, f *fli
 	return send, batch, f
 }
 
-// freeLocked frees the Serial keys of a send that has ended.
+// freeLocked frees the Serial keys of an ended send.
 func (b *Batcher[R]) freeLocked(f *flight) {
 	for _, it := range f.items {
 		for _, k := range it.keys {
@@ -454,10 +451,10 @@ func (b *Batcher[R]) freeLocked(f *flight) {
 			}
 		}
 	}
-	f.items = nil // so that a caller that keeps one item does not keep the others
+	f.items = nil // else a caller that keeps one item would keep all
 }
 
-// takeLocked takes the requests of the next send; nil if there is none now.
+// takeLocked takes the requests of the next send, nil if there is none now.
 func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	if b.paused || len(b.queue) == 0 {
 		return nil, nil
@@ -483,7 +480,6 @@ func (b *Batcher[R]) takeLocked() ([]R, *flight) {
 	return t.batch, f
 }
 
-// within is a context that lasts for one send.
 func (b *Batcher[R]) within(ctx context.Context) (context.Context, context.CancelFunc) {
 	if b.config.Timeout > 0 {
 		return context.WithTimeout(ctx, b.config.Timeout)
@@ -491,7 +487,7 @@ func (b *Batcher[R]) within(ctx context.Context) (context.Context, context.Cance
 	return context.WithCancel(ctx)
 }
 
-// boardLocked makes the send of requests.
+// boardLocked makes the flight of a batch.
 func (b *Batcher[R]) boardLocked(batch []R) *flight {
 	f := &flight{items: make([]*Item, len(batch))}
 	f.waits.Store(int32(len(batch)))
@@ -507,16 +503,16 @@ func (b *Batcher[R]) boardLocked(batch []R) *flight {
 	return f
 }
 
-// taking is a send that is being made up.
+// taking is a send that takes requests.
 type taking[R Request] struct {
-	alone   bool // there is one request, so its keys need not be noted
+	alone   bool // the only request: its keys need not be noted
 	batch   []R
 	size    int
-	keys    map[string]bool // of the requests in it
+	keys    map[string]bool
 	blocked map[string]bool // Order keys of requests that have to wait, and may not be overtaken
 }
 
-// add adds r, unless it has to wait.
+// add adds r to the send, unless r has to wait.
 func (t *taking[R]) add(b *Batcher[R], r R) bool {
 	it, c := r.item(), &b.config
 	waits := len(t.batch) > 0 && (c.Kind != nil && c.Kind(r) != c.Kind(t.batch[0]) || c.MaxSize > 0 && t.size+it.size > c.MaxSize ||
@@ -541,7 +537,7 @@ func (t *taking[R]) add(b *Batcher[R], r R) bool {
 	return !waits
 }
 
-// moreKeys is how many different keys the send would have with those of the item.
+// moreKeys is the number of different keys that the send would have with the item.
 func (t *taking[R]) moreKeys(it *Item) int {
 	n := len(t.keys)
 	for _, k := range it.keys {

@@ -39,8 +39,8 @@ func (b *Batcher[R]) flyHere(ctx context.Context, r R, f *flight) error {
 	return nil
 }
 
-// outlive is the context of a send on its caller's goroutine. Mostly nothing ends it, and
-// then it costs nothing.
+// outlive is the context of a send on its caller's goroutine. Usually it has no end, and
+// costs no allocation.
 func (b *Batcher[R]) outlive(ctx context.Context) (later context.Context, stop func()) {
 	c := &b.config
 	if ctx.Done() == nil && c.Context.Done() == nil && c.Timeout == 0 {

@@ -12,9 +12,9 @@ const (
 	clockBoottime  = 7
 )
 
-// suspended is how long the machine has been suspended since it was booted. The two
-// clocks cannot be read at once. If the scheduler interrupts a reading, the result is
-// too high; so suspended reads again, and returns the least of a few.
+// suspended is how long the machine has been suspended since it was booted. It reads two
+// clocks one after the other. If the scheduler interrupts it in between, the result is
+// too high; so suspended reads a few times and returns the least.
 func suspended() time.Duration {
 	least := time.Duration(math.MaxInt64)
 	for range 4 {

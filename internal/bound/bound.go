@@ -1,5 +1,5 @@
-// Package bound limits how long a call may take: one to a store, without a new context for
-// each, and one that ignores contexts.
+// Package bound limits how long a call may take: a call to a store, without a new context
+// for each; and a call that ignores contexts.
 package bound
 
 import (
@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// Contexts makes contexts that limit how long a call may take. It reuses the last one
-// for a while, for later calls with the same caller's context: a new context for each
-// call costs up to a tenth of a call to a fast store. The zero Contexts is ready to use,
-// by several goroutines at once.
+// Contexts makes contexts that limit the time of a call. It reuses the last one for a
+// while, for later calls with the same caller's context: a new context for each call
+// costs up to a tenth of a call to a fast store. The zero Contexts is ready to use, and
+// safe for concurrent use.
 type Contexts struct{ last atomic.Pointer[Context] }
 
 // Within returns a copy of the caller's context that ends after limit, or up to a quarter
-// later. Release it after the call.
+// later. The caller releases it after the call.
 func (b *Contexts) Within(caller context.Context, now time.Time, limit time.Duration) *Context {
 	if c := b.last.Load(); c != nil && c.limit == limit && now.Before(c.until) && same(c.Context, caller) && c.done == caller.Done() && c.enter() {
 		return c
@@ -30,8 +30,8 @@ func (b *Contexts) Within(caller context.Context, now time.Time, limit time.Dura
 	return c
 }
 
-// ForOneTry reports whether the deadline of ctx is that of a Context alone, which bounds one
-// try. The caller has not asked for it, so a try may end somewhat later.
+// ForOneTry reports whether the deadline of ctx comes from Within and not from its
+// caller. Such a deadline bounds one try, which may end somewhat later.
 func ForOneTry(ctx context.Context) bool {
 	c, is := ctx.(*Context)
 	if !is {
@@ -41,7 +41,7 @@ func ForOneTry(ctx context.Context) bool {
 	return !dated
 }
 
-// enter adds a user, unless the last user has left.
+// enter adds a user, unless the last one has left.
 func (c *Context) enter() bool {
 	for n := c.users.Load(); n > 0; n = c.users.Load() {
 		if c.users.CompareAndSwap(n, n+1) {
@@ -51,8 +51,8 @@ func (c *Context) enter() bool {
 	return false
 }
 
-// same reports whether two contexts are one. Only pointers can be compared without
-// risk of a panic.
+// same reports whether two contexts are one. It compares only pointers: other values may
+// panic.
 func same(a, b context.Context) bool {
 	if a == context.Background() {
 		return b == context.Background()
@@ -60,14 +60,14 @@ func same(a, b context.Context) bool {
 	return reflect.TypeOf(a).Kind() == reflect.Pointer && reflect.TypeOf(b).Kind() == reflect.Pointer && a == b
 }
 
-// A Context is a caller's context that also ends at a time of its own. It makes the timer
-// for that only when Done is called: most calls to a store return before.
+// A Context is a caller's context with an end of its own. It makes the timer for that
+// only when Done is called: most calls to a store return before.
 type Context struct {
 	context.Context                 // the caller's
-	done            <-chan struct{} // the caller's: frameworks reuse one context object for several requests, so that the pointer alone does not identify the call
+	done            <-chan struct{} // the caller's: frameworks reuse a context object for several requests, so the pointer alone does not identify the call
 	limit           time.Duration
 	end             time.Time // of the call
-	until           time.Time // from then on Within makes another one
+	until           time.Time // then Within makes another one
 	users           atomic.Int32
 
 	once   sync.Once
@@ -113,8 +113,8 @@ func (c *Context) Err() error {
 	return nil
 }
 
-// Value asks the context that has the timer, if there is one, so that contexts
-// derived from this one find their parent.
+// Value asks the context that has the timer, if any, so that derived contexts find their
+// parent.
 func (c *Context) Value(key any) any {
 	if inner := c.armed.Load(); inner != nil {
 		return (*inner).Value(key)

@@ -2,8 +2,9 @@ package bound
 
 import "context"
 
-// Call calls f, which ignores contexts, and returns what f does, or ctx.Err() when ctx ends
-// before. Then f goes on, and late, if it is not nil, gets what it returns without an error.
+// Call calls f, which ignores contexts, and returns its result, or ctx.Err() if ctx ends
+// first. In that case f continues, and late, if not nil, gets its result unless that is
+// an error.
 func Call[T any](ctx context.Context, f func() (T, error), late func(T)) (T, error) {
 	type answer struct {
 		value T

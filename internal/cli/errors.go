@@ -15,13 +15,12 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// Ran marks errors of commands, to tell them from errors in their usage.
+// Ran marks the errors of commands, as opposed to those of their usage.
 type Ran struct{ error }
 
 func (r Ran) Unwrap() error { return r.error }
 
-// Does makes the body of a command. It marks errors, so that they are not taken for
-// cobra's.
+// Does makes the body of a command. It marks errors with Ran.
 func Does(body func(ctx context.Context, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := body(cmd.Context(), args); err != nil {
@@ -31,8 +30,8 @@ func Does(body func(ctx context.Context, args []string) error) func(*cobra.Comma
 	}
 }
 
-// Wrong says what is wrong with the arguments. The URL of a store is secret even in the
-// wrong place: Wrong leaves the secrets out of every argument that is one.
+// Wrong is an error about the arguments. The URL of a store is secret even in the wrong
+// place: Wrong redacts every argument that is one.
 func Wrong(format string, args ...any) error {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
@@ -42,10 +41,9 @@ func Wrong(format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// urlStart is how URLs begin.
+// urlStart is the beginning of a URL.
 var urlStart = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://`)
 
-// RedactURL redacts the URL at the end of a text, if there is one.
 func RedactURL(text string) string {
 	if at := urlStart.FindStringIndex(text); at != nil {
 		return text[:at[0]] + open.Redact(text[at[0]:])
@@ -53,7 +51,7 @@ func RedactURL(text string) string {
 	return text
 }
 
-// OfFile is an error about the file that a flag names, with a URL in its name redacted.
+// OfFile is an error about the file of a flag, with a URL in its name redacted.
 func OfFile(err error) error {
 	if of, ok := errors.AsType[*fs.PathError](err); ok {
 		return &fs.PathError{Op: of.Op, Path: RedactURL(of.Path), Err: of.Err}
@@ -61,7 +59,7 @@ func OfFile(err error) error {
 	return err
 }
 
-// wantedValues say what a flag of a type wants, by the name that pflag has for the type.
+// wantedValues describe the values of flags, by pflag's names of their types.
 var wantedValues = map[string]string{
 	"bool":     "it takes no value",
 	"duration": "it is a duration, such as 30s, 5m or 1h30m",
@@ -72,7 +70,8 @@ var wantedValues = map[string]string{
 	"uint64":   "it is a whole number, zero or more",
 }
 
-// Misspelt writes cobra's errors as Baton's, and adds "did you mean" to those about flags.
+// Misspelt turns cobra's errors into Baton's, and adds "did you mean" to those about
+// flags.
 func Misspelt(cmd *cobra.Command, err error) error {
 	text := strings.ReplaceAll(err.Error(), "\n\nDid you mean this?\n\t", ": did you mean ")
 	text = strings.Join(strings.Fields(text), " ")
@@ -101,11 +100,11 @@ func Misspelt(cmd *cobra.Command, err error) error {
 		text += "?"
 	}
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		if want, ok := wantedValues[bad.GetFlag().Value.Type()]; ok { // what Go says names its own functions
+		if want, ok := wantedValues[bad.GetFlag().Value.Type()]; ok { // Go's text names its own functions
 			text = strings.TrimSuffix(text, strings.Join(strings.Fields(bad.Unwrap().Error()), " ")) + want
 		}
 	}
-	// A URL in the wrong place is still secret, up to the end of its argument.
+	// A URL in the wrong place is secret, too, up to the end of its argument.
 	text = urls.ReplaceAllStringFunc(text, func(word string) string {
 		if quoted, ok := strings.CutPrefix(word, `"`); ok {
 			return `"` + RedactURL(strings.TrimSuffix(quoted, `"`)) + `"`
@@ -115,23 +114,23 @@ func Misspelt(cmd *cobra.Command, err error) error {
 	return errors.New(text)
 }
 
-// What cobra says of flags that exclude each other, of flags that are missing, and of an
-// argument where there is none.
+// cobra's texts about flags that exclude each other, missing flags, and an argument too
+// many.
 var (
 	together   = regexp.MustCompile(`^if any flags in the group .*; \[(.*)\] were all set$`)
 	required   = regexp.MustCompile(`^required flag\(s\) (.*) not set$`)
 	unexpected = regexp.MustCompile(`^unknown command ("(?:[^"\\]|\\.)*") for `)
 )
 
-// flagNames writes names with spaces between them as flags.
+// flagNames turns names separated by spaces into flags.
 func flagNames(names string) string {
 	return "--" + strings.ReplaceAll(names, " ", " and --")
 }
 
-// urls are words with a URL, and quoted text with one.
+// urls are words and quoted texts with a URL.
 var urls = regexp.MustCompile(`"(?:[^"\\]|\\.)*://(?:[^"\\]|\\.)*"|\S+://\S*`)
 
-// WithoutCredentials replaces in a text what stands before the hosts of a URL.
+// WithoutCredentials replaces the user information of URLs in a text.
 func WithoutCredentials(text string) string { return credentials.ReplaceAllString(text, "${1}***@") }
 
 var credentials = regexp.MustCompile(`([A-Za-z][A-Za-z0-9+.-]*://)\S*@`)

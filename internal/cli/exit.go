@@ -10,8 +10,7 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// Exit codes. The first block is that of sysexits(3), the second that of timeout(1) and of
-// shells.
+// Exit codes: first those of sysexits(3), then those of timeout(1) and of shells.
 const (
 	ExitUsage       = 64
 	ExitUnavailable = 69
@@ -20,11 +19,11 @@ const (
 	ExitLost        = 79
 
 	ExitFailed = 125
-	ExitSignal = 128 // and the number of the signal
+	ExitSignal = 128 // plus the number of the signal
 )
 
-// Exit is an error with the exit code of the process. With a nil Err the user was told
-// already.
+// Exit is an error with the exit code of the process. With a nil Err the message was
+// already printed.
 type Exit struct {
 	Code int
 	Err  error
@@ -39,12 +38,11 @@ func (e *Exit) Error() string {
 
 func (e *Exit) Unwrap() error { return e.Err }
 
-// Usage says what is wrong with the arguments.
+// Usage is an error about the arguments.
 func Usage(format string, args ...any) error {
 	return &Exit{ExitUsage, Wrong(format, args...)}
 }
 
-// CodeOf finds the exit code of an error.
 func CodeOf(err error) int {
 	switch own := (*Exit)(nil); {
 	case err == nil:

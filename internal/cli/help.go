@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Out is standard output for cobra, which drops errors of writing help there: it keeps the first.
+// Out is standard output for cobra. It keeps the first error of a write, which cobra
+// drops.
 type Out struct {
 	io.Writer
 	Err error
@@ -23,8 +24,8 @@ func (o *Out) Write(text []byte) (int, error) {
 	return n, err
 }
 
-// SetHelp makes help of one screen: the examples first, then the flags, and the first
-// paragraph. The command help says everything.
+// SetHelp makes help of one screen: the examples, the flags, and the first paragraph. The
+// command help prints all of it.
 func SetHelp(root *cobra.Command) {
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) {
 		first, more, _ := strings.Cut(c.Long, "\n\n")
@@ -57,7 +58,7 @@ func SetHelp(root *cobra.Command) {
 	}
 }
 
-// helpNames proposes what there is help for: commands and topics.
+// helpNames completes the names of commands and topics.
 func helpNames(c *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	of, rest, err := c.Root().Find(args)
 	if err != nil || len(rest) > 0 {
@@ -72,12 +73,13 @@ func helpNames(c *cobra.Command, args []string, typed string) ([]string, cobra.S
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
-// printHelp prints what a command is for, how it is called, and a text.
+// printHelp prints the purpose of a command, its usage, and a text.
 func printHelp(c *cobra.Command, text string) {
 	_, _ = io.WriteString(c.OutOrStdout(), HelpText(c, text)) // an Out keeps the error
 }
 
-// UseLine is how a command is called. Where its Use has no [flags] it has no flag of its own.
+// UseLine is the usage of a command. A command without [flags] in its Use has none of its
+// own.
 func UseLine(c *cobra.Command) string {
 	if strings.Contains(c.Use, "[flags]") {
 		return c.UseLine()
@@ -85,7 +87,7 @@ func UseLine(c *cobra.Command) string {
 	return strings.TrimSuffix(c.UseLine(), " [flags]")
 }
 
-// HelpText is the help of a command with a text, its first paragraph or all of it.
+// HelpText is the help of a command with text, which is its first paragraph or all of it.
 func HelpText(c *cobra.Command, text string) string {
 	var b strings.Builder
 	section := func(name, text string) {
@@ -134,8 +136,8 @@ func HelpText(c *cobra.Command, text string) string {
 	return b.String()
 }
 
-// rootCommands are the commands in groups, and the topics, which are named by "baton help":
-// without it they read like commands that do something.
+// rootCommands are the commands in groups, and the topics as "baton help TOPIC": by their
+// names alone they would look like commands.
 func rootCommands(root *cobra.Command) string {
 	var b bytes.Buffer
 	list := func(title string, of func(c *cobra.Command) bool, prefix string) {

@@ -13,7 +13,7 @@ var periods = map[string]time.Duration{
 	"h": time.Hour, "hour": time.Hour, "d": 24 * time.Hour, "day": 24 * time.Hour, "week": 7 * 24 * time.Hour,
 }
 
-// Rate reads N/PERIOD.
+// Rate parses N/PERIOD.
 func Rate(text string) (n int64, period time.Duration, err error) {
 	count, per, ok := strings.Cut(text, "/")
 	n, err = strconv.ParseInt(strings.ReplaceAll(count, "_", ""), 10, 64)

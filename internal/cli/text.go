@@ -1,5 +1,5 @@
-// Package cli is what the commands baton and baton-lab have in common: text that is safe on
-// a terminal, tables, JSON, and errors about arguments that leave out secrets.
+// Package cli is shared by the commands baton and baton-lab: text that is safe on a
+// terminal, tables, JSON, and errors about arguments without their secrets.
 package cli
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/batonhq/baton/internal/textwidth"
 )
 
-// Safe makes text from a store or from a user harmless for a terminal: it escapes
-// everything that is not printable, including the marks that reorder text.
+// Safe makes text from a store or a user safe for a terminal: it escapes everything that
+// is not printable, including marks that reorder text.
 func Safe(s string) string {
 	clean := func(r rune) bool { return unicode.IsPrint(r) && r != utf8.RuneError }
 	if strings.IndexFunc(s, func(r rune) bool { return !clean(r) }) < 0 {
@@ -46,7 +46,7 @@ func Safe(s string) string {
 	return b.String()
 }
 
-// ShellWord quotes a key so that it can be pasted into a shell.
+// ShellWord quotes a key for a shell.
 func ShellWord(s string) string {
 	plain := func(r rune) bool {
 		return r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-./:@%+,=", r))
@@ -57,10 +57,11 @@ func ShellWord(s string) string {
 	return "'" + strings.ReplaceAll(Safe(s), "'", `'\''`) + "'"
 }
 
-// Short writes a duration for people.
+// Short is a duration for people.
 func Short(d time.Duration) string { return shortened(d, time.Duration.Round) }
 
-// ShortUp is Short for a wait, rounded up: a process that waits that long is not early.
+// ShortUp is Short for a wait, rounded up, so that a process that waits for it is not
+// early.
 func ShortUp(d time.Duration) string { return shortened(d, roundUp) }
 
 func shortened(d time.Duration, round func(d, to time.Duration) time.Duration) string {
@@ -82,7 +83,7 @@ func shortened(d time.Duration, round func(d, to time.Duration) time.Duration) s
 	return text
 }
 
-// Seconds is a duration in JSON, to the millisecond.
+// Seconds is a duration for JSON, to the millisecond.
 func Seconds(d time.Duration) float64 {
 	return float64(d.Round(time.Millisecond)) / float64(time.Second)
 }
@@ -90,7 +91,7 @@ func Seconds(d time.Duration) float64 {
 // SecondsUp is Seconds for a wait, rounded up.
 func SecondsUp(d time.Duration) float64 { return Seconds(roundUp(d, time.Millisecond)) }
 
-// roundUp rounds up to a multiple.
+// roundUp rounds up to a multiple of to.
 func roundUp(d, to time.Duration) time.Duration {
 	down := d.Truncate(to)
 	if down < d {
@@ -99,8 +100,8 @@ func roundUp(d, to time.Duration) time.Duration {
 	return down
 }
 
-// JSON writes one JSON value and a line feed. A nil slice is []. It escapes what a terminal would
-// obey, or not show as it is: in JSON that occurs in strings only.
+// JSON writes one JSON value and a line feed. A nil slice is []. It escapes characters
+// that a terminal obeys or hides: in JSON they occur in strings only.
 func JSON(w io.Writer, v any, indent bool) error {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -115,7 +116,7 @@ func JSON(w io.Writer, v any, indent bool) error {
 	return err
 }
 
-// EscapeJSON escapes in JSON what a terminal would obey, or not show as it is.
+// EscapeJSON escapes the characters of JSON that a terminal obeys or hides.
 func EscapeJSON(text string) []byte {
 	clean := make([]byte, 0, len(text))
 	for _, r := range text {
@@ -131,9 +132,8 @@ func EscapeJSON(text string) []byte {
 	return clean
 }
 
-// Table writes rows in columns; the first row is the head. On a terminal that is too narrow
-// for them it leaves out the columns that spare numbers, in that order, and then writes a
-// paragraph for each row.
+// Table writes rows in columns; the first row is the head. On a narrow terminal it leaves
+// out the columns of spare, in that order, and then writes a paragraph for each row.
 func Table(w io.Writer, rows [][]string, spare ...int) error {
 	columns := 0
 	if f, ok := w.(*os.File); ok {
@@ -143,11 +143,11 @@ func Table(w io.Writer, rows [][]string, spare ...int) error {
 	return err
 }
 
-// Layout is Table for a terminal with that many columns; 0: as many as it needs. Columns are
-// separated by two spaces; wide characters take two columns of the terminal.
+// Layout is Table for a terminal of that many columns; 0: no limit. Columns are separated
+// by two spaces; wide characters take two columns of the terminal.
 func Layout(rows [][]string, columns int, spare ...int) string {
 	var widths []int
-	var told []bool // the column tells something
+	var told []bool // the column has different cells
 	for i, row := range rows {
 		for n, cell := range row {
 			if n == len(widths) {
@@ -193,7 +193,7 @@ func Layout(rows [][]string, columns int, spare ...int) string {
 }
 
 // paragraphs writes the first cell of each row on a line, and the others below it, each
-// behind the head of its column.
+// after the head of its column.
 func paragraphs(rows [][]string, columns []int) string {
 	wide := 0
 	for _, n := range columns[1:] {

@@ -8,25 +8,23 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Overrides is a limits.Overrider over texts.
 type Overrides struct{ texts Texts }
 
-// NewOverrides returns the overrides that lie in texts.
 func NewOverrides(texts Texts) Overrides { return Overrides{texts} }
 
 const (
-	// shortestLeft is what Overrides tells at least of an override whose time is over by
-	// the clock of this machine, and not by the store: long enough for the next look.
+	// shortestLeft is the least Left of an override that has ended by this machine's
+	// clock but not by the store's: long enough for the next look.
 	shortestLeft = 3 * time.Second
 
-	// grace is by how much the clocks of the machine that set an override and of the one
-	// that looks may differ, before it ends although a store that does not tell the time
-	// keeps it.
+	// grace is the permitted difference between the clocks of the machine that set an
+	// override and of the one that reads it. It matters for stores that do not tell the
+	// time left.
 	grace = time.Minute
 )
 
-// SetOverride implements limits.Overrider, by a List and a Swap. What replaces or removes an
-// override repeats the Swap if the override is another than was supposed.
+// SetOverride implements limits.Overrider, by a List and a Swap. If the key has another
+// override than expected, it repeats the Swap.
 func (s *Overrides) SetOverride(ctx context.Context, o limits.Override, keep time.Duration) error {
 	if err := limits.CheckOverride(o, keep); err != nil {
 		return err
@@ -59,7 +57,7 @@ func (s *Overrides) SetOverride(ctx context.Context, o limits.Override, keep tim
 	}
 }
 
-// Overrides implements limits.Overrider, by one List. It leaves out what is no override.
+// Overrides implements limits.Overrider, by one List. It skips texts of other programs.
 func (s *Overrides) Overrides(ctx context.Context) (all []limits.Override, err error) {
 	for is, err := range s.texts.List(ctx, OverridesFolder, "") {
 		if err != nil {
@@ -86,11 +84,11 @@ type line struct {
 }
 
 func textOf(o limits.Override, until time.Time) string {
-	b, _ := json.Marshal(line{o.N, o.Period.String(), o.Burst, until.UTC()}) // nothing in it can fail
+	b, _ := json.Marshal(line{o.N, o.Period.String(), o.Burst, until.UTC()}) // cannot fail
 	return string(b)
 }
 
-// parse is the reverse of textOf. ok is false for any other text.
+// parse is the inverse of textOf. ok is false for any other text.
 func parse(key, text string) (o limits.Override, until time.Time, ok bool) {
 	var l line
 	if json.Unmarshal([]byte(text), &l) != nil || l.Until.IsZero() {

@@ -11,22 +11,20 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-// Records is a driver.Records and a driver.RecordLister over texts. A call takes one Swap
-// unless what it supposes of the record is wrong: that an operation which begins is new,
-// and that an attempt which finishes has begun here and last. What Swap says is there
-// instead is the next supposition. So no answer that is lost, and no text that was read
-// too early, does harm.
+// Records is a driver.Records and a driver.RecordLister over texts. A call guesses the
+// present text: that a beginning operation is new, and that a finishing attempt began
+// here and last. A right guess takes one Swap. The answer to a wrong one has the present
+// text, which is the next guess. So lost answers and stale texts do no harm.
 type Records struct {
 	texts Texts
 
 	mu    sync.Mutex
-	begun map[string]string // the texts of attempts that have begun here, by key
+	begun map[string]string // the texts of attempts that began here, by key
 }
 
-// maxBegun bounds Records.begun. An attempt that is forgotten costs a second Swap.
+// maxBegun bounds Records.begun. A forgotten attempt costs a second Swap.
 const maxBegun = 4096
 
-// NewRecords returns the records that lie in texts.
 func NewRecords(texts Texts) Records { return Records{texts: texts} }
 
 // BeginAttempt implements driver.Records.
@@ -89,15 +87,15 @@ func (r *Records) ForgetRecord(ctx context.Context, key string) error {
 	return err
 }
 
-// look returns what is there. With never as old, it is from a server that may write.
+// look returns the present text. With never as old, a server that accepts writes answers.
 func (r *Records) look(ctx context.Context, key, old string) (Text, error) {
 	is, _, err := r.texts.Swap(ctx, RecordsFolder, key, old, "", 0)
 	is.Key = key
 	return is, err
 }
 
-// change runs a step of the state machine on what the record is or, at first, is supposed
-// to be, until nothing was changed in between. It returns the text that is there then.
+// change runs a step of the state machine on the record, at first on the guess is, and
+// repeats it until the Swap succeeds. It returns the resulting record.
 func (r *Records) change(ctx context.Context, is Text, keep time.Duration, step func(*record.State, int64) (changed bool, err error)) (rec driver.Record, text string, err error) {
 	for swapped := false; ; {
 		var st record.State
@@ -106,7 +104,7 @@ func (r *Records) change(ctx context.Context, is Text, keep time.Duration, step 
 				return driver.Record{}, "", &driver.KeyError{Key: is.Key, Reason: "the store has something else under the name of its record: remove it, or choose another key: " + err.Error()}
 			}
 		}
-		// The time is only shown to people: the store decides for how long a text is kept.
+		// The time is only for people: the store's clock decides how long a text is kept.
 		now := time.Now().UnixMicro()
 		changed, err := step(&st, now)
 		if err != nil {
@@ -132,7 +130,7 @@ func (r *Records) change(ctx context.Context, is Text, keep time.Duration, step 
 	}
 }
 
-// ListRecords implements driver.RecordLister. It leaves out what is no record.
+// ListRecords implements driver.RecordLister. It skips texts of other programs.
 func (r *Records) ListRecords(ctx context.Context, prefix string) iter.Seq2[driver.Record, error] {
 	return func(yield func(driver.Record, error) bool) {
 		for is, err := range r.texts.List(ctx, RecordsFolder, prefix) {

@@ -1,7 +1,7 @@
 package lockstate
 
-// list is a doubly linked list through a link within the claims, so that removing a
-// claim from the middle costs no more than from an end.
+// list is a doubly linked list. The links are within the claims, so removal costs the
+// same everywhere.
 type list struct {
 	link        func(*claim) *link
 	first, last *claim
@@ -37,7 +37,7 @@ func (l *list) remove(c *claim) {
 	l.len--
 }
 
-// all iterates from the first to the last. The current claim may be removed.
+// all iterates in order. The current claim may be removed.
 func (l *list) all(yield func(*claim) bool) {
 	for c := l.first; c != nil; {
 		next := l.link(c).next

@@ -1,23 +1,21 @@
 // Package lockstate is the state of one key, its holders and its queue, as a pure
-// machine: no clock, no mutex, no goroutine. It is the plainest text of what package
-// driver asks for, the core of memstore, and the oracle for stores that do the same in
-// scripts or SQL.
+// machine: no clock, no mutex, no goroutine. It is the plainest form of package driver's
+// contract, the core of memstore, and the oracle for stores with scripts or SQL.
 //
 // # The rules
 //
 // A claim asks for a weight of a capacity. The holders of a key have the same capacity,
-// and their weights together do not exceed it. The exclusive claim asks for
-// driver.Whole of driver.Whole, a reader for 1 of driver.Whole.
+// and the sum of their weights is at most that. The exclusive claim asks for driver.Whole
+// of driver.Whole, a reader for 1 of driver.Whole.
 //
 // A claim that does not fit, or finds other claims in the queue, waits in the order of
 // arrival. After every change the head of the queue is granted as long as it fits; no
-// claim overtakes it. Hence after any operation there is no free lock with a live
-// waiter.
+// claim overtakes it. So after any operation there is no free lock with a live waiter.
 //
-// Every claim has an end, and is gone at that moment even if no call comes: a holder's
-// end is its TTL after its last renewal, a waiter's is driver.WaiterTTL after it. A
-// grant made to the head of the queue while its owner was not asking lasts
-// driver.ClaimTTL at most, until the owner's first Renew.
+// Every claim has an end, and is gone at that moment even without a call: for a holder
+// its TTL after its last renewal, for a waiter driver.WaiterTTL after it. A grant to the
+// head of the queue, made without its owner's call, lasts driver.ClaimTTL at most, until
+// the owner's first Renew.
 //
 // Tokens and tickets come from one counter, so the token of a grant is higher than that
 // of every earlier grant and than the ticket of its position.
@@ -29,10 +27,10 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Counter draws tokens. Several keys may share one. As it follows the clock, in
-// microseconds, it needs no memory of keys that were forgotten. If grants came faster
-// than one a microsecond, it is ahead of the clock; it still rises through a restart
-// that takes longer than that. In the long run a grant takes more than a microsecond.
+// Counter draws tokens. Several keys may share one. It follows the clock, in
+// microseconds, so it needs no memory of keys without claims. If grants came faster than
+// one a microsecond, it is ahead of the clock; it still rises through a restart that
+// takes longer than that. In the long run a grant takes more than a microsecond.
 type Counter struct{ last int64 }
 
 func (c *Counter) next(now time.Duration) int64 {
@@ -40,8 +38,8 @@ func (c *Counter) next(now time.Duration) int64 {
 	return c.last
 }
 
-// Raise makes later tokens and tickets higher than token, and returns what they are
-// higher than.
+// Raise makes later tokens and tickets higher than token. It returns a number that they
+// are all above.
 func (c *Counter) Raise(token int64) int64 {
 	c.last = max(c.last, token)
 	return c.last
@@ -53,19 +51,18 @@ type State struct {
 	key    string
 	tokens *Counter
 
-	claims  map[string]*claim // by ID, both kinds
-	holders list              // in the order of their grants
+	claims  map[string]*claim // by ID, holders and waiters
+	holders list              // in the order of grants
 	queue   list              // in the order of arrival
-	ageing  list              // the queue again, in the order of their ends
+	ageing  list              // the queue in the order of ends
 
 	used     int64         // the sum of the holders' weights
 	noEndTil time.Duration // no holder ends before this
 	events   []Event
-	spare    *claim // the last one removed, to save an allocation
-	most     int    // the most claims that there were at one time
+	spare    *claim // the last removed one, to save an allocation
+	most     int    // the most claims at one time
 }
 
-// claim is a holder or a waiter.
 type claim struct {
 	driver.Claim
 	held   bool
@@ -73,20 +70,19 @@ type claim struct {
 	token  int64
 	ttl    time.Duration // as asked for
 	since  time.Duration // when it joined, or was granted
-	end    time.Duration // the first moment at which it is gone
+	end    time.Duration // the first moment after it
 
 	inQueue, inAgeing link
 }
 
-// An Event is a change of a claim that its owner did not ask for in this call and may
-// want to know.
+// An Event is a change of a claim that its owner did not ask for in this call.
 type Event struct {
 	ID    string
-	Held  bool         // granted from the queue, as Grant says; otherwise lost by Break
+	Held  bool         // granted from the queue; otherwise lost by Break
 	Grant driver.Grant // if Held
 }
 
-// New returns the state of a key without holders.
+// New returns the state of a key without claims.
 func New(key string, tokens *Counter) *State {
 	s := &State{tokens: tokens, claims: map[string]*claim{}}
 	s.holders.link = func(c *claim) *link { return &c.inQueue }
@@ -96,8 +92,8 @@ func New(key string, tokens *Counter) *State {
 	return s
 }
 
-// Reuse turns an idle state into that of another key. It drops most of the memory that
-// many claims took.
+// Reuse turns an idle state into that of another key. It frees most of the memory of many
+// claims.
 func (s *State) Reuse(key string) {
 	s.key = key
 	if s.most > 64 {
@@ -105,8 +101,7 @@ func (s *State) Reuse(key string) {
 	}
 }
 
-// Idle reports whether there is no holder and no waiter, so that the state may be
-// forgotten.
+// Idle reports whether the key has no claims, so that the state may be dropped.
 func (s *State) Idle(now time.Duration) bool {
 	s.settle(now)
 	return len(s.claims) == 0
@@ -246,16 +241,15 @@ func (s *State) Inspect(now time.Duration) driver.KeyInfo {
 	return info
 }
 
-// Events returns what happened to claims of other owners than the callers since the
-// last Events. The slice is valid until the next operation.
+// Events returns the events since its last call. The slice is valid until the next
+// operation.
 func (s *State) Events() []Event {
 	e := s.events
 	s.events = s.events[:0]
 	return e
 }
 
-// settle brings the state to the present: it removes the claims that have ended, and
-// grants the claims that now fit.
+// settle removes the claims that have ended and grants the claims that now fit.
 func (s *State) settle(now time.Duration) {
 	s.expire(now)
 	s.advance(now)
@@ -288,13 +282,11 @@ func (s *State) advance(now time.Duration) {
 	}
 }
 
-// fits reports whether c could hold together with the holders.
 func (s *State) fits(c driver.Claim) bool {
 	h := s.holders.first
 	return h == nil || h.Capacity == c.Capacity && s.used+c.Weight <= c.Capacity
 }
 
-// hold makes c a holder.
 func (s *State) hold(now time.Duration, c *claim, ttl time.Duration) {
 	c.held = true
 	c.token = s.tokens.next(now)
@@ -305,7 +297,7 @@ func (s *State) hold(now time.Duration, c *claim, ttl time.Duration) {
 	s.lastUntil(c, now+ttl)
 }
 
-// confirm prolongs a claim that its owner has just asked about.
+// confirm prolongs a claim whose owner has just asked about it.
 func (s *State) confirm(now time.Duration, c *claim, ttl time.Duration) {
 	c.ttl = ttl
 	if c.held {
@@ -314,7 +306,7 @@ func (s *State) confirm(now time.Duration, c *claim, ttl time.Duration) {
 	}
 	c.end = now + driver.WaiterTTL
 	s.ageing.remove(c)
-	s.ageing.push(c) // all waiters last equally long, so the last one renewed ends last
+	s.ageing.push(c) // all waiters last equally long, so the last renewed ends last
 }
 
 // lastUntil gives a holder a new end. With several holders noEndTil may be too early
@@ -336,8 +328,7 @@ func (s *State) answer(now time.Duration, c *claim) driver.Grant {
 	return g
 }
 
-// heldError describes the holder that a newcomer is refused for. There is one, as a
-// free lock has no queue.
+// heldError describes a holder. There is one: a free lock has no queue.
 func (s *State) heldError(now time.Duration) error {
 	h := s.holders.first
 	return &driver.HeldError{

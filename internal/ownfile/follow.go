@@ -8,28 +8,28 @@ import (
 	"time"
 )
 
-// look is how often files are looked at.
+// look is the period of looks at the files.
 const look = time.Second
 
-// A Watch remembers how files were. Symbolic links are followed: a link that leads elsewhere
-// is a change of the file.
+// A Watch notices changes of files. It follows symbolic links: a link with a new target
+// is a change.
 type Watch struct {
 	paths []string
-	seen  []fs.FileInfo // nil: there is none
+	seen  []fs.FileInfo // nil: no such file
 	fresh bool          // they have changed since the last look but one
 }
 
-// NewWatch remembers how the files are now. Paths that are "" count for nothing.
+// NewWatch notes the present files. Paths that are "" are ignored.
 func NewWatch(paths ...string) *Watch {
 	w := &Watch{paths: slices.DeleteFunc(paths, func(path string) bool { return path == "" })}
 	w.seen = w.look()
 	return w
 }
 
-// Follow calls changed each time that one of the files has become another one, or has got
-// another content, mode or owner, until ctx ends. It looks every second, and waits until a
-// look finds what the one before has found: several files that are replaced together, or one
-// that is being written, are told of once. It reads no file.
+// Follow calls changed each time that a file was replaced, or its content, mode or owner
+// changed, until ctx ends. It looks every second, and waits until two looks agree:
+// several files that are replaced together, or one that is being written, cause one call.
+// It reads no file.
 func (w *Watch) Follow(ctx context.Context, changed func()) {
 	if len(w.paths) == 0 {
 		return
@@ -48,7 +48,7 @@ func (w *Watch) Follow(ctx context.Context, changed func()) {
 	}
 }
 
-// settled looks, and reports whether the files have changed, and did not since the last look.
+// settled looks, and reports whether the files have changed, but not since the last look.
 func (w *Watch) settled() bool {
 	now := w.look()
 	for i, then := range w.seen {

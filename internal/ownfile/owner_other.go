@@ -6,5 +6,5 @@ import "io/fs"
 
 const hasModes = false
 
-// Foreign knows no owners here.
+// Foreign returns false: this system has no such owners.
 func Foreign(fs.FileInfo) (uid uint32, foreign bool) { return 0, false }

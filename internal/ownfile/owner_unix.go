@@ -10,7 +10,7 @@ import (
 
 const hasModes = true
 
-// Foreign tells whom a file belongs to if that is neither root nor this user.
+// Foreign returns the owner of a file if that is neither root nor this user.
 func Foreign(info fs.FileInfo) (uid uint32, foreign bool) {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || stat.Uid == 0 || int(stat.Uid) == os.Geteuid() {

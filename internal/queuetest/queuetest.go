@@ -1,34 +1,34 @@
-// Package queuetest checks what the workers of a queue note about jobs that a limit bounds:
-// the tests of the queues' adapters share it.
+// Package queuetest checks the notes of queue workers about jobs under a limit, for the
+// tests of the queues' adapters.
 package queuetest
 
-// T is the part of testing.TB that is needed.
+// T is the required part of testing.TB.
 type T interface {
 	Helper()
 	Errorf(format string, args ...any)
 	Fatalf(format string, args ...any)
 }
 
-// A Ledger counts the jobs of a fleet, from the notes of its workers in the order in which
-// they were made. It fails its test if more jobs of a key run than may, if a job runs twice
-// at a time, or if one ends that had not begun. It is for the test's own goroutine.
+// A Ledger counts the jobs of a fleet, from the notes of its workers in their order. It
+// fails its test if too many jobs of a key run, if a job runs twice at a time, or if a
+// job ends that had not begun. Only the test's own goroutine may use it.
 type Ledger struct {
 	t     T
 	limit int
 
 	runs map[string]job
-	now  map[string]int // jobs of each key that run
+	now  map[string]int // running jobs of each key
 
-	Done  map[string]bool // jobs that have run, once at least
+	Done  map[string]bool // jobs that have run at least once
 	Cut   map[string]bool // jobs that ran in a worker that was killed
-	Lost  map[string]bool // jobs that have lost an attempt and were not cut
-	Again int             // how often a job ran that was done
-	Most  int             // jobs of a key that ran at a time
+	Lost  map[string]bool // jobs that lost an attempt and were not cut
+	Again int             // runs of jobs that were done
+	Most  int             // the most concurrent jobs of a key
 }
 
 type job struct{ key, worker string }
 
-// NewLedger makes a Ledger for keys of which so many jobs may run at a time.
+// NewLedger makes a Ledger. limit jobs of a key may run at a time.
 func NewLedger(t T, limit int) *Ledger {
 	return &Ledger{
 		t: t, limit: limit, runs: map[string]job{}, now: map[string]int{},
@@ -36,7 +36,7 @@ func NewLedger(t T, limit int) *Ledger {
 	}
 }
 
-// Begin notes that a worker begins a job, and whether it is not the job's first attempt.
+// Begin notes that a worker begins a job. again says that it is not the first attempt.
 func (l *Ledger) Begin(id, key, worker string, again bool) {
 	l.t.Helper()
 	if again && !l.Cut[id] {
@@ -53,7 +53,6 @@ func (l *Ledger) Begin(id, key, worker string, again bool) {
 	}
 }
 
-// End notes that a job has ended.
 func (l *Ledger) End(id string) {
 	l.t.Helper()
 	r, runs := l.runs[id]
@@ -68,7 +67,7 @@ func (l *Ledger) End(id string) {
 	l.Done[id] = true
 }
 
-// Killed notes that a worker was killed: what it ran is cut.
+// Killed notes that a worker was killed, and its jobs cut.
 func (l *Ledger) Killed(worker string) {
 	for id, r := range l.runs {
 		if r.worker == worker {
@@ -79,10 +78,10 @@ func (l *Ledger) Killed(worker string) {
 	}
 }
 
-// Running is how many jobs run.
 func (l *Ledger) Running() int { return len(l.runs) }
 
-// Bound fails the test if the limit was never reached: then the test shows nothing about it.
+// Bound fails the test if the limit was never reached: such a test shows nothing about
+// it.
 func (l *Ledger) Bound() {
 	l.t.Helper()
 	if l.Most < l.limit {

@@ -11,17 +11,16 @@ import (
 	"unsafe"
 )
 
-// Conn returns conn so that its system calls are not announced to Go's scheduler.
+// Conn returns conn with system calls that Go's scheduler does not know of.
 //
-// The scheduler is told of a system call because the call may take long. Its monitor,
-// which sleeps while the whole program waits, is woken for that: with one call at a time
-// that happens with each, and takes a tenth of a call. What is done here never waits in
-// the kernel, so the scheduler need not know. Waiting is done by the runtime's poller,
-// as ever.
+// The scheduler is told of a system call because the call may take long. If the whole
+// program waits otherwise, this wakes the scheduler's monitor at each call, which takes a
+// tenth of a call. These system calls never wait in the kernel, so the scheduler need not
+// know of them. The runtime's poller does the waiting, as usual.
 func Conn(conn net.Conn) net.Conn {
 	switch conn.(type) {
 	case *net.TCPConn, *net.UnixConn:
-	default: // TLS, where enciphering takes longer
+	default: // TLS: encryption takes longer than the call
 		return conn
 	}
 	raw, err := conn.(syscall.Conn).SyscallConn()
@@ -39,11 +38,11 @@ type socket struct {
 	in, out transfer
 }
 
-// transfer is one direction of a socket. Its parts are kept, because a new function for
-// each call would cost what the call saves.
+// transfer is one direction of a socket. Its functions are kept: a new one for each call
+// would cost as much as this package saves.
 type transfer struct {
 	mu   sync.Mutex
-	once func(fd uintptr) bool // false: it would have to wait
+	once func(fd uintptr) bool // false: the call would wait
 	b    []byte
 	n    int
 	err  error
@@ -51,7 +50,7 @@ type transfer struct {
 
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
 
-// CloseWrite tells the other side that nothing more comes.
+// CloseWrite ends the stream to the peer.
 func (s *socket) CloseWrite() error { return s.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 func (s *socket) Read(b []byte) (int, error) {
@@ -68,7 +67,7 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.run("write", &s.out, s.raw.Write, b)
 }
 
-// run transfers b, and words errors as net does.
+// run transfers b. Its errors have the words of package net.
 func (s *socket) run(op string, t *transfer, wait func(func(uintptr) bool) error, b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *socket) send(fd uintptr) bool {
 }
 
 // transmit makes one system call that moves bytes of b, which is not empty. It does not
-// wait, whatever the mode of the socket.
+// wait, even on a blocking socket.
 func transmit(call, fd uintptr, b []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(call, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),

@@ -1,10 +1,10 @@
-// Package quick makes cheap what servers and clients do for each of many short messages: the
-// system calls of their sockets, and the stacks of their goroutines.
+// Package quick makes many short messages of servers and clients cheap: the system calls
+// of their sockets, and the stacks of their goroutines.
 package quick
 
-// Stack makes room on the stack of a new goroutine for the calls of a request to a store.
-// Without it the stack grows several times deep in these calls, and each time all their
-// frames are copied, which takes a tenth of a request.
+// Stack grows the stack of a new goroutine at once, for the calls of a request to a
+// store. Otherwise the stack grows several times deep in these calls and is copied each
+// time, which takes a tenth of a request.
 //
 //go:noinline
 func Stack() { // the room is free when it returns

@@ -2,21 +2,20 @@ package rate
 
 import "math/bits"
 
-// Approx is the sliding window that is estimated from two counters: that of the present
-// window, and that of the one before, as if that had been taken evenly. It needs little
-// memory, allows less than twice the limit within any window, and may refuse what a
-// true sliding window allows. Its state is
+// Approx estimates a sliding window from two counters: that of the present window, and
+// that of the one before, as if that had been taken evenly. It needs little memory,
+// allows less than twice the limit within any window, and may refuse what an exact
+// sliding window allows. Its state is
 //
 //	kind, period, number of the window, limit, count in the window before, count
 //
-// of which the limit is at least half of either count. Limits of another period keep
+// of which the limit is at least half of either count. Limits with another period have
 // another state.
 type Approx struct {
 	Limit, Period int64
-	Grain         int64 // µs: what it rounds time to, so that its products are exact
+	Grain         int64 // µs: time is rounded to it, so that products are exact
 }
 
-// NewApprox returns an estimated sliding window.
 func NewApprox(limit, period int64) (*Approx, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
@@ -36,15 +35,12 @@ func NewApprox(limit, period int64) (*Approx, error) {
 	}
 }
 
-// Capacity is the limit.
 func (a *Approx) Capacity() int64 { return a.Limit }
 
 func (a *Approx) index(now int64) int64 { return (now - floorMod(now, a.Period)) / a.Period }
 
-// Owns is as Algorithm says.
 func (a *Approx) Owns(s State) bool { return s[0] == kindApprox && len(s) == 6 && s[1] == a.Period }
 
-// Settle is as Algorithm says.
 func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) != 6 || s[0] != kindApprox || s[1] != a.Period || s[3] < 1 || s[4] < 0 || s[5] < 0 {
 		return s[:0], false
@@ -61,8 +57,8 @@ func (a *Approx) Settle(s State, now int64) (_ State, converted bool) {
 	return s, converted
 }
 
-// parts are the counts, and how much of the window has passed: nothing if the clock is
-// behind the window.
+// parts are the counts, and the passed part of the window, 0 if the clock is behind the
+// window.
 func (a *Approx) parts(s State, now int64) (before, count, passed, length int64) {
 	length = a.Period / a.Grain
 	if len(s) == 0 {
@@ -71,8 +67,8 @@ func (a *Approx) parts(s State, now int64) (before, count, passed, length int64)
 	return s[4], s[5], max(now-s[2]*a.Period, 0) / a.Grain, length
 }
 
-// free is how much of the limit the window before leaves, negative if nothing. No
-// product is more than the limit times the length: counts of other limits can be large.
+// free is the part of the limit that the window before leaves, below 0 if none. Products
+// are at most the limit times the length, for any count of other limits.
 func (a *Approx) free(before, passed, length int64) int64 {
 	rest, all := length-passed, a.Limit*length
 	if before > 0 && rest > all/before {
@@ -81,7 +77,6 @@ func (a *Approx) free(before, passed, length int64) int64 {
 	return (all - before*rest) / length
 }
 
-// Status is as Algorithm says.
 func (a *Approx) Status(s State, now int64) Status {
 	before, count, passed, length := a.parts(s, now)
 	st := Status{Remaining: max(a.free(before, passed, length)-count, 0)}
@@ -101,7 +96,6 @@ func (a *Approx) Status(s State, now int64) Status {
 	return st
 }
 
-// Ask is as Algorithm says.
 func (a *Approx) Ask(s State, now, cost, _ int64) Answer {
 	before, count, passed, length := a.parts(s, now)
 	if count+cost <= a.free(before, passed, length) {
@@ -124,7 +118,6 @@ func (a *Approx) retry(s State, now, cost int64) int64 {
 	return begin + at*a.Grain - now
 }
 
-// Take is as Algorithm says.
 func (a *Approx) Take(s State, now, cost int64) State {
 	if len(s) == 0 {
 		s = append(s, kindApprox, a.Period, a.index(now), a.Limit, 0, 0)
@@ -138,7 +131,6 @@ func (a *Approx) Take(s State, now, cost int64) State {
 	return s
 }
 
-// Debt is as Algorithm says.
 func (a *Approx) Debt(s State, now int64) int64 {
 	if len(s) == 0 || a.Ask(s, now, 0, 0).OK {
 		return 0
@@ -146,7 +138,6 @@ func (a *Approx) Debt(s State, now int64) int64 {
 	return a.retry(s, now, 0)
 }
 
-// Charge is as Algorithm says.
 func (a *Approx) Charge(s State, now, cost int64) State {
 	if len(s) > 0 {
 		cost = min(cost, max(2*a.Limit-s[5], 0))
@@ -157,7 +148,6 @@ func (a *Approx) Charge(s State, now, cost int64) State {
 	return a.Take(s, now, min(cost, 2*a.Limit))
 }
 
-// Give is as Algorithm says.
 func (a *Approx) Give(s State, _, cost, at, _ int64) State {
 	if len(s) == 0 {
 		return s

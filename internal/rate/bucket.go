@@ -2,31 +2,30 @@ package rate
 
 import "math/bits"
 
-// Bucket is the token bucket, and the leaky bucket: the generic cell rate
-// algorithm of ITU-T I.371, with an emission interval that is a fraction, so
-// that 3 per second are 3 per second. Its state is the moment at which the
-// bucket is full, or the queue empty:
+// Bucket is the token bucket and the leaky bucket: the generic cell rate algorithm of
+// ITU-T I.371 (https://en.wikipedia.org/wiki/Generic_cell_rate_algorithm), with a
+// fraction as the emission interval, so that 3 per second are exact. Its state is the
+// moment at which the bucket is full, or the queue empty:
 //
 //	kind, microsecond, fraction of it, tokens, period, the most tokens
 //
-// of which the last is how many can be out: the burst, or if it is more, what was out
-// after something was last taken. What is out beyond the burst is debt, or is promised
-// to requests that wait for their turn. Programs of older versions write only what is
-// beyond.
+// The last number is how many can be out: the burst, or the greater number that was out
+// after the last take. Tokens out beyond the burst are debt, or are promised to requests
+// that wait for their turn. Programs of older versions write only the part beyond.
 //
 // As a token bucket it allows Burst at once and then tokens at the rate. As a leaky
-// bucket (Queue) it is a queue of at most Burst that is served at the rate: each
-// request that is allowed is told when its turn comes.
+// bucket (Queue) it is a queue of at most Burst that is served at the rate: an allowed
+// request gets the time of its turn.
 type Bucket struct {
 	Tokens, Period int64 // the rate: Tokens per Period µs, in lowest terms
 	Burst          int64
 	Queue          bool
-	Ahead          int64 // Queue: this many need not wait
-	Most           int64 // the most tokens that can be out and still be counted exactly
+	Ahead          int64 // Queue: the number that need not wait
+	Most           int64 // the most tokens out that can be counted exactly
 }
 
-// NewBucket returns a token bucket that is refilled with tokens every period,
-// evenly, up to burst.
+// NewBucket returns a token bucket that is refilled with tokens every period, evenly, up
+// to burst.
 func NewBucket(tokens, period, burst int64) (*Bucket, error) {
 	if err := checkWindow(tokens, period); err != nil {
 		return nil, err
@@ -43,13 +42,13 @@ func NewBucket(tokens, period, burst int64) (*Bucket, error) {
 	return b, nil
 }
 
-// mostTokens is the most tokens of a rate whose time can be counted exactly.
+// mostTokens is the most tokens of a rate whose time is exact.
 func mostTokens(tokens, period int64) int64 {
 	return min((exact-1)/tokens, (exact-latest-1)/(period/tokens+1))
 }
 
-// NewQueue returns a leaky bucket that lets tokens out every period, evenly, and holds
-// size. The first ahead of those need not wait.
+// NewQueue returns a leaky bucket of the given size that lets tokens out every period,
+// evenly. The first ahead of the queue need not wait.
 func NewQueue(tokens, period, size, ahead int64) (*Bucket, error) {
 	b, err := NewBucket(tokens, period, size)
 	if err != nil {
@@ -69,10 +68,10 @@ func gcd(a, b int64) int64 {
 	return a
 }
 
-// span is a length of time: µs, and a fraction with the denominator Tokens.
+// span is a time: µs, and a fraction with the denominator Tokens.
 type span struct{ us, frac int64 }
 
-// of is how long n tokens take.
+// of is the time of n tokens.
 func (b *Bucket) of(n int64) span {
 	q, r := b.Period/b.Tokens, b.Period%b.Tokens
 	return span{n*q + n*r/b.Tokens, n * r % b.Tokens}
@@ -103,7 +102,7 @@ func (x span) ceil() int64 {
 	return x.us
 }
 
-// tokens is how many whole tokens fit in a span, which must not be negative.
+// tokens is the number of whole tokens in a span, which is not negative.
 func (b *Bucket) tokens(x span) int64 {
 	hi, lo := bits.Mul64(uint64(x.us), uint64(b.Tokens))
 	lo, carry := bits.Add64(lo, uint64(x.frac), 0)
@@ -111,8 +110,8 @@ func (b *Bucket) tokens(x span) int64 {
 	return int64(n)
 }
 
-// used is how far the state is ahead of now: the tokens that were taken and have not
-// come back, as a time.
+// used is the time by which the state is ahead of now: that of the tokens that were taken
+// and have not come back.
 func (b *Bucket) used(s State, now int64) span {
 	if len(s) == 0 {
 		return span{}
@@ -120,13 +119,10 @@ func (b *Bucket) used(s State, now int64) span {
 	return span{s[1] - now, s[2]}
 }
 
-// Capacity is the burst.
 func (b *Bucket) Capacity() int64 { return b.Burst }
 
-// Owns is as Algorithm says.
 func (b *Bucket) Owns(s State) bool { return s[0] == kindBucket }
 
-// Settle is as Algorithm says.
 func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) != 6 || s[0] != kindBucket || s[3] < 1 || s[4] < 1 || s[2] < 0 || s[2] >= s[3] || s[5] < 0 {
 		return s[:0], false
@@ -135,8 +131,8 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	if u.us < 0 || u == (span{}) {
 		return s[:0], false
 	}
-	// A state that says less than the burst is of a smaller burst, or of a version that
-	// kept only what was taken beyond the burst.
+	// A number below the burst is from a smaller burst, or from a version that kept only
+	// the part beyond the burst.
 	old, most := b, s[5]
 	if most < b.Burst {
 		most += b.Burst
@@ -156,7 +152,7 @@ func (b *Bucket) Settle(s State, now int64) (_ State, converted bool) {
 	return b.set(s, now, u), converted
 }
 
-// set makes a state of what was used, which must not be zero.
+// set makes a state of a use u, which is not zero.
 func (b *Bucket) set(s State, now int64, u span) State {
 	most := b.Burst
 	if full := b.of(b.Burst); u.more(full) {
@@ -165,7 +161,7 @@ func (b *Bucket) set(s State, now int64, u span) State {
 	return append(s[:0], kindBucket, now+u.us, u.frac, b.Tokens, b.Period, most)
 }
 
-// whole is how many tokens take at least as long as x, but most at most.
+// whole is the number of tokens, at most most, that take at least as long as x.
 func (b *Bucket) whole(x span, most int64) int64 {
 	n := most
 	hi, lo := bits.Mul64(uint64(x.us), uint64(b.Tokens))
@@ -178,7 +174,6 @@ func (b *Bucket) whole(x span, most int64) int64 {
 	return n
 }
 
-// Status is as Algorithm says.
 func (b *Bucket) Status(s State, now int64) Status {
 	u, full := b.used(s, now), b.of(b.Burst)
 	st := Status{Reset: u.ceil()}
@@ -191,7 +186,6 @@ func (b *Bucket) Status(s State, now int64) Status {
 	return st
 }
 
-// Ask is as Algorithm says.
 func (b *Bucket) Ask(s State, now, cost, ahead int64) Answer {
 	u := b.used(s, now)
 	then := b.plus(u, b.of(cost))
@@ -212,17 +206,14 @@ func (b *Bucket) Ask(s State, now, cost, ahead int64) Answer {
 	return Answer{Retry: over}
 }
 
-// Debt is as Algorithm says.
 func (b *Bucket) Debt(s State, now int64) int64 {
 	return max(b.minus(b.used(s, now), b.of(b.Burst)).ceil(), 0)
 }
 
-// Take is as Algorithm says.
 func (b *Bucket) Take(s State, now, cost int64) State {
 	return b.set(s, now, b.plus(b.used(s, now), b.of(cost)))
 }
 
-// Charge is as Algorithm says.
 func (b *Bucket) Charge(s State, now, cost int64) State {
 	u := b.used(s, now)
 	then := b.plus(u, b.of(min(cost, 2*b.Burst)))
@@ -234,15 +225,14 @@ func (b *Bucket) Charge(s State, now, cost int64) State {
 	return b.set(s, now, then)
 }
 
-// Give is as Algorithm says.
 func (b *Bucket) Give(s State, now, cost, at, wait int64) State {
 	cost = min(cost, b.Most)
 	u, back := b.used(s, now), b.of(cost)
 	if !u.more(back) {
 		back = u
 	}
-	// The next request takes its turn behind what is left. If something that was taken
-	// later waits for its turn, both would have the same turn.
+	// The next request gets the turn after the rest. If a later request waits for its
+	// turn, both would have the same turn.
 	last, own := b.of(b.Burst), max(cost-b.Burst, 0)
 	if b.Queue {
 		last, own = b.of(b.Ahead), cost
@@ -265,9 +255,9 @@ func (b *Bucket) Numbers() []int64 {
 	return []int64{kindBucket, b.Tokens, b.Period, b.Burst, queue, b.Ahead, b.Most}
 }
 
-// Full is when the bucket of a state is full: a microsecond and parts of it, of which
-// Tokens make one. ok is false unless the state is of the same rate and, at now,
-// nothing beyond the burst is promised or owed.
+// Full is when the bucket of a state is full: a microsecond and parts of it, with the
+// denominator Tokens. ok is false unless the state has the same rate and, at now, no
+// promise and no debt.
 func (b *Bucket) Full(s State, now int64) (us, parts int64, ok bool) {
 	if len(s) != 6 || s[0] != kindBucket || s[3] != b.Tokens || s[4] != b.Period || s[2] >= s[3] || b.used(s, now).more(b.of(b.Burst)) {
 		return 0, 0, false
@@ -275,12 +265,11 @@ func (b *Bucket) Full(s State, now int64) (us, parts int64, ok bool) {
 	return s[1], s[2], true
 }
 
-// FullAt is the state of a bucket that is full at that time.
 func (b *Bucket) FullAt(us, parts int64) State {
 	return State{kindBucket, us, parts, b.Tokens, b.Period, b.Burst}
 }
 
-// Time is how long n tokens take: µs, and a fraction of one more with the denominator
+// Time is the time of n tokens: µs, and a fraction of one more with the denominator
 // Tokens.
 func (b *Bucket) Time(n int64) (us, frac int64) {
 	x := b.of(n)

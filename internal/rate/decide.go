@@ -6,7 +6,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Of is the algorithm that a limit names, or a *limits.Error.
+// Of is the algorithm of a limit, or a *limits.Error.
 func Of(l limits.Limit) (Algorithm, error) {
 	if l == (limits.Limit{}) {
 		return nil, refuse("it is the zero Limit: make one, such as ratelimit.SlidingWindow(100, time.Minute)")
@@ -44,7 +44,7 @@ func Of(l limits.Limit) (Algorithm, error) {
 	return nil, refuse("%v is not known", l.Algorithm)
 }
 
-// ok keeps a nil pointer from becoming an Algorithm.
+// ok prevents an Algorithm with a nil pointer.
 func ok[A Algorithm](a A, err error) (Algorithm, error) {
 	if err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func ok[A Algorithm](a A, err error) (Algorithm, error) {
 	return a, nil
 }
 
-// strange is a field of a limit that its algorithm does not have.
+// strange is the name of a field that is set although the algorithm does not have it.
 func strange(l limits.Limit) string {
 	bucket := l.Algorithm == limits.TokenBucket || l.Algorithm == limits.LeakyBucket
 	switch {
@@ -78,7 +78,7 @@ type Request struct {
 	Limits []Algorithm
 }
 
-// NewRequest checks a request. Known does so faster for limits that come often.
+// NewRequest checks a request. Known.NewRequest is faster for frequent limits.
 func NewRequest(r limits.Request) (*Request, error) { return newRequest(r, Of) }
 
 func newRequest(r limits.Request, of func(limits.Limit) (Algorithm, error)) (*Request, error) {
@@ -96,10 +96,10 @@ func newRequest(r limits.Request, of func(limits.Limit) (Algorithm, error)) (*Re
 	return q, nil
 }
 
-// AnyTurn is further ahead than every turn.
+// AnyTurn is later than every turn.
 const AnyTurn = exact - 1
 
-// ahead is how far ahead the turn may be that a limit gives, in microseconds.
+// ahead is how far ahead a turn of a limit may be, in microseconds.
 func (r *Request) ahead(l Algorithm) int64 {
 	if b, ok := l.(*Bucket); ok && b.Queue {
 		return r.Within()
@@ -115,8 +115,7 @@ func (r *Request) Within() int64 {
 	return min(r.TurnWithin.Microseconds(), AnyTurn)
 }
 
-// Keep is how long the store has to keep a state that is fresh after reset, or what it
-// remembers for an ID.
+// Keep is how long the store must keep a state with that reset, or the memory of an ID.
 func (r *Request) Keep(reset time.Duration) time.Duration {
 	if r.Now != 0 {
 		return max(reset, limits.ReplayTTL)
@@ -124,7 +123,7 @@ func (r *Request) Keep(reset time.Duration) time.Duration {
 	return reset
 }
 
-// Outside reports how far a moment is from the windows of a calendar.
+// Outside reports whether a moment is outside the windows of a calendar, and by how much.
 func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	for _, t := range r.Takes {
 		if w := t.Limit.Windows; w != [4]int64{} {
@@ -139,13 +138,13 @@ func (r *Request) Outside(now int64) (by time.Duration, outside bool) {
 	return 0, false
 }
 
-// Past is what a store remembers for the ID of a request that was allowed: when that
-// was, and how far its turn was from then, in microseconds.
+// Past is the memory of an allowed request with an ID: the time, and the wait for its
+// turn, in microseconds.
 type Past struct{ At, Wait int64 }
 
 // Answer is the store's answer to the request by its clock, from the states of its keys
-// and what it remembers for its ID, nil if nothing. It reports whether the states have
-// to be kept, as Decide does. The only error is a *limits.ClockError.
+// and the memory of its ID, nil if there is none. changed says that the states must be
+// kept, as for Decide. The only error is a *limits.ClockError.
 func (r *Request) Answer(store string, clock int64, states []State, past *Past) (d limits.Taken, changed bool, err error) {
 	now := r.Now
 	if now == 0 {
@@ -162,8 +161,8 @@ func (r *Request) Answer(store string, clock int64, states []State, past *Past) 
 }
 
 // Repeated is the answer to a request that was allowed at at, for a turn wait µs later:
-// what the states say now, and how long it still has to wait. It overwrites the states:
-// clone them if they are kept.
+// the present state, and the rest of the wait. It overwrites the states: clone them if
+// they are kept.
 func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
 	d := limits.Taken{OK: true, Repeated: true, At: at, Wait: max(micros(at+wait-now), 0), Limits: make([]limits.Decision, len(r.Limits))}
 	for i, l := range r.Limits {
@@ -177,11 +176,10 @@ func (r *Request) Repeated(states []State, now, at, wait int64) limits.Taken {
 
 func micros(us int64) time.Duration { return time.Duration(us) * time.Microsecond }
 
-// Decide does what the request asks for, and reports whether the states have to be
-// kept. There is one state for each of the request's limits. A request that is refused,
-// or only looks, changes nothing unless the clock did. The states need not be settled.
-// It overwrites them; what they hold then is of use only if they have to be kept.
-// The store must first look for what it remembers for the request's ID.
+// Decide decides the request. changed says that the states must be kept. There is one
+// state for each of the request's limits, settled or not. A refused request, or a look,
+// changes nothing unless the clock did. Decide overwrites the states; use them only if
+// they must be kept. The store must check the request's ID first.
 func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed bool) {
 	d = limits.Taken{OK: true, At: now, Limits: make([]limits.Decision, len(r.Limits))}
 	converted := false
@@ -202,7 +200,7 @@ func (r *Request) Decide(states []State, now int64) (d limits.Taken, changed boo
 				alone := l.Ask(m.own, now, min(cost, l.Capacity()), r.ahead(l))
 				a.Wait = max(a.Wait, alone.Wait, alone.Retry)
 			}
-			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // if it is not allowed, its turn is later
+			a, changed = Answer{OK: true, Wait: max(a.Wait, a.Retry)}, true // a refused take has a later turn
 		case cost > l.Capacity():
 			a = Answer{Retry: -1}
 		default:

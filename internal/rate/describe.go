@@ -7,10 +7,9 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Describe says of the state of a key what can be said without a limit, at now. ends is
-// when the store drops the state, 0 if it does not know. ok is false if the key is as
-// good as fresh. The state is not changed; an empty one that a store still keeps is one
-// that it cannot read.
+// Describe describes the state of a key, without its limit, at now. ends is when the
+// store drops the state, 0 if unknown. ok is false if the state has no effect any more. s
+// is not changed; an empty one is a stored state that cannot be read.
 func Describe(key string, s State, now, ends int64) (d limits.State, ok bool) {
 	if ends != 0 && ends <= now {
 		return d, false
@@ -39,7 +38,7 @@ func Describe(key string, s State, now, ends int64) (d limits.State, ok bool) {
 	return d, true
 }
 
-// describe describes the state of one kind. ok is false if that cannot be read.
+// describe describes the state of one kind. ok is false if it cannot be read.
 func describe(s State, now int64) (d limits.State, ok bool) {
 	if len(s) == 0 || slices.ContainsFunc(s, func(n int64) bool { return n < 0 || n >= exact }) {
 		return d, false
@@ -98,7 +97,7 @@ func describeBucket(s State, now int64) (d limits.State, ok bool) {
 	if b.Most < 1 {
 		return d, false
 	}
-	if b.Burst = min(s[5], b.Most); b.Burst == 0 { // an older version, which did not tell
+	if b.Burst = min(s[5], b.Most); b.Burst == 0 { // an older version without the number
 		b.Burst = b.Most
 	}
 	d = limits.State{Kind: limits.Bucket, N: b.Tokens, Period: micros(b.Period)}

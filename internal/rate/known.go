@@ -7,18 +7,18 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Known makes requests, and remembers the algorithms that Of returned for limits. The
-// zero value is ready. Its methods are safe for concurrent use.
+// Known makes requests, and caches the algorithms of limits. The zero Known is ready to
+// use. Its methods are safe for concurrent use.
 type Known struct {
 	mu   sync.RWMutex
 	made map[limits.Limit]Algorithm
 }
 
-// mostKnown bounds the memory of a program that keeps using new limits.
+// mostKnown bounds the memory of a program with ever new limits.
 const mostKnown = 1000
 
-// NewRequest is the function of that name. The request does not share the list of takes
-// with the caller, which may leave while the request is under way.
+// NewRequest is the function NewRequest. The request has a copy of the takes: the caller
+// may leave while the request is under way.
 func (k *Known) NewRequest(r limits.Request) (*Request, error) {
 	q, err := newRequest(r, k.of)
 	if err != nil {

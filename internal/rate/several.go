@@ -2,16 +2,16 @@ package rate
 
 import "slices"
 
-// Each kind of limit (windows and the log; estimates of one period; buckets) keeps a state
-// of its own, even for the same key, so a change of kind forgets nothing: what was taken
-// under one kind counts under the others, until it has come back there. The states of
-// such a key are one after the other in one State:
+// Each kind of limit (windows and the log; estimates of one period; buckets) has a state
+// of its own, even for the same key. So a change of kind forgets nothing: what was taken
+// under one kind counts under the others, until it has come back there. A State of
+// several kinds has them one after the other:
 //
 //	kind, length of the first, the first, length of the next, …
 //
-// A program that knows only one kind takes that for the state of a fresh key.
+// A program that knows only one kind takes that for the state of a new key.
 
-// parts are the states that a State is made of.
+// parts are the states in s.
 func (s State) parts() (all []State) {
 	switch {
 	case len(s) == 0:
@@ -22,7 +22,7 @@ func (s State) parts() (all []State) {
 	for rest := s[1:]; len(rest) > 0; {
 		n := rest[0]
 		if n < 1 || n >= int64(len(rest)) {
-			break // no program wrote that
+			break // written by another program
 		}
 		all = append(all, rest[1:1+n:1+n])
 		rest = rest[1+n:]
@@ -30,15 +30,14 @@ func (s State) parts() (all []State) {
 	return all
 }
 
-// mixed is a State, split into the algorithm's own and the others.
 type mixed struct {
 	own    State
-	others []State // those that still count, and nil instead of the own; nil if there are none
-	n      int64   // how much of the others has not come back
-	back   int64   // how many µs until all of that has come back
+	others []State // those that still count, with nil at the place of own; nil if there are none
+	n      int64   // what has not come back of the others
+	back   int64   // µs until all of that has come back
 }
 
-// split finds the state that is the algorithm's own.
+// split separates the algorithm's own state.
 func split(a Algorithm, s State, now int64) mixed {
 	if len(s) == 0 || a.Owns(s) {
 		return mixed{own: s}
@@ -46,7 +45,7 @@ func split(a Algorithm, s State, now int64) mixed {
 	var m mixed
 	for _, part := range s.parts() {
 		if m.own == nil && a.Owns(part) {
-			m.own, m.others = slices.Clone(part), append(m.others, nil) // it may grow, and must not grow into the others
+			m.own, m.others = slices.Clone(part), append(m.others, nil) // a copy: it may grow, and must not grow into the others
 		} else if n, back := consumed(part, now); n > 0 {
 			m.others = append(m.others, part)
 			m.n, m.back = min(m.n+n, mostConsumed), max(m.back, back)
@@ -55,7 +54,7 @@ func split(a Algorithm, s State, now int64) mixed {
 	return m
 }
 
-// join is the reverse of split: a new state comes last.
+// join is the inverse of split: a new state comes last.
 func (m *mixed) join() State {
 	if m.others == nil {
 		return m.own
@@ -86,11 +85,10 @@ func (m *mixed) join() State {
 	return several
 }
 
-// mostConsumed bounds what counts of another way to count.
+// mostConsumed bounds what counts of other kinds.
 const mostConsumed = exact / 8
 
-// consumed is how much of what was taken has not come back, whatever limit it was taken
-// under, and how many µs it takes until all of it has.
+// consumed is how much of s has not come back, and the time in µs until all of it has.
 func consumed(s State, now int64) (n, back int64) {
 	switch {
 	case len(s) > entries && len(s)%2 == 0 && s[0] == kindWindow && s[1] >= 1:
@@ -122,8 +120,8 @@ func consumed(s State, now int64) (n, back int64) {
 	return n, back
 }
 
-// ask is Ask when other ways to count have consumed some of the capacity, until all of
-// that has come back. Retry may then be later than necessary.
+// ask is Ask while other kinds have consumed some of the capacity. Retry may be later
+// than necessary.
 func (m *mixed) ask(a Algorithm, now, cost, ahead int64) Answer {
 	switch {
 	case m.n == 0:
@@ -135,7 +133,7 @@ func (m *mixed) ask(a Algorithm, now, cost, ahead int64) Answer {
 	return Answer{Retry: max(m.back, x.Wait, x.Retry)}
 }
 
-// status is Status, with the same. Next may be later than it must.
+// status is Status, likewise. Next may be later than necessary.
 func (m *mixed) status(a Algorithm, now int64) Status {
 	st := a.Status(m.own, now)
 	if m.n > 0 {

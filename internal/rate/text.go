@@ -5,8 +5,7 @@ import (
 	"strings"
 )
 
-// Text writes a state for people and for stores that keep text: its numbers,
-// with spaces between them.
+// Text is a state as text: its numbers, separated by spaces.
 func (s State) Text() string {
 	b := make([]byte, 0, 17*len(s))
 	for i, n := range s {
@@ -18,8 +17,7 @@ func (s State) Text() string {
 	return string(b)
 }
 
-// Parse is the reverse of Text. A text that no program has written is the state of a
-// fresh key.
+// Parse is the inverse of Text. Other texts are the state of a new key.
 func Parse(text string) State {
 	if text == "" {
 		return nil

@@ -3,46 +3,44 @@ package rate
 import "slices"
 
 // Window allows Limit within a window. What is taken at a moment counts until the end
-// that until returns: only in that do the fixed window, the sliding window and the log
-// differ.
+// that until returns: the fixed window, the sliding window and the log differ only in
+// that.
 //
-//   - In the fixed window it counts until the window ends. Around a boundary up to
-//     twice the limit can be allowed within less than a window.
-//   - In the sliding window time is cut into parts. What was taken counts for some of
-//     them, of which the first is the one that is not over. With one part more than the
-//     window has (strict) never more than the limit is allowed in any window of the
-//     whole length, and what was taken comes back up to one part late. With as many as
-//     it has (classic) it comes back up to one part early, and in a bad moment almost
-//     twice the limit is allowed within a window.
+//   - In the fixed window it counts until the window ends. Around a boundary up to twice
+//     the limit can be allowed within less than a window.
+//   - In the sliding window time is cut into parts, and what was taken counts for a
+//     number of parts, beginning with its own. With one part more than the window has
+//     (strict) never more than the limit is allowed in any window, and what was taken
+//     comes back up to one part late. With as many as it has (classic) it comes back up
+//     to one part early, and almost twice the limit may be allowed within a window.
 //   - The log is the sliding window whose parts are a microsecond long.
 //
 // Its state is
 //
 //	kind, longest life, moment, how many, moment, how many, …
 //
-// each of which counts until its moment, the earliest first. The second number is
-// lifeMark plus the longest life of the limits under which something was taken that
-// still counts. Programs of older versions write their limit instead.
+// Each number of takes counts until its moment, the earliest first. The second number is
+// lifeMark plus the longest life of the limits of the takes that still count. Programs of
+// older versions write their limit instead.
 type Window struct {
 	Limit  int64
 	Part   int64 // µs; the boundaries are Offset and all its multiples before and after
-	Life   int64 // µs, from the begin of a part until what was taken in it comes back
+	Life   int64 // µs, from the begin of a part until its takes come back
 	Offset int64 // µs
 
-	// Windows, if set, are the boundaries of the windows instead: so a day or a month
-	// can be a window, in its time zone.
+	// Windows, if set, are the boundaries of the windows instead, for a day or a month in
+	// its time zone.
 	Windows [4]int64
 }
 
 const (
-	// MaxParts is the most sub-windows that a window is made of.
+	// MaxParts is the greatest number of sub-windows of a window.
 	MaxParts = 1000
 
-	// MaxLog is the most that a log remembers of one key.
+	// MaxLog is the greatest limit of a log.
 	MaxLog = 10_000
 )
 
-// NewFixed returns windows of the same length.
 func NewFixed(limit, period, offset int64) (*Window, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
@@ -50,7 +48,6 @@ func NewFixed(limit, period, offset int64) (*Window, error) {
 	return &Window{Limit: limit, Part: period, Life: period, Offset: floorMod(offset, period)}, nil
 }
 
-// NewCalendar returns windows of the calendar.
 func NewCalendar(limit int64, w [4]int64) (*Window, error) {
 	if err := checkWindow(limit, 1); err != nil {
 		return nil, err
@@ -63,8 +60,7 @@ func NewCalendar(limit int64, w [4]int64) (*Window, error) {
 	return &Window{Limit: limit, Windows: w}, nil
 }
 
-// NewSliding returns a sliding window of the period in parts, which must divide
-// it.
+// NewSliding returns a sliding window of the period in parts, which must divide it.
 func NewSliding(limit, period, parts int64, strict bool) (*Window, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
@@ -85,7 +81,6 @@ func NewSliding(limit, period, parts int64, strict bool) (*Window, error) {
 	return w, nil
 }
 
-// NewLog returns an exact sliding window.
 func NewLog(limit, period int64) (*Window, error) {
 	if err := checkWindow(limit, period); err != nil {
 		return nil, err
@@ -101,11 +96,11 @@ func floorMod(a, b int64) int64 { return (a%b + b) % b }
 // lifeMark is added to the life in a state. A limit is always less.
 const lifeMark = exact / 4
 
-// entries is where the moments begin in a state.
+// entries is the index of the first moment in a state.
 const entries = 2
 
-// until is the end up to which something counts that is taken now, and the longest time
-// for which such a thing counts.
+// until is the moment until which a take at now counts, and the longest time for which a
+// take can count.
 func (w *Window) until(now int64) (end, life int64) {
 	if w.Windows[0] != 0 {
 		i := 1
@@ -117,17 +112,13 @@ func (w *Window) until(now int64) (end, life int64) {
 	return now - floorMod(now-w.Offset, w.Part) + w.Life, w.Life
 }
 
-// Mark is the second number of a state in which everything was taken under limits of
-// the same life.
+// Mark is the second number of a state whose takes had limits of the same life.
 func (w *Window) Mark() int64 { return lifeMark + w.Life }
 
-// Capacity is the limit.
 func (w *Window) Capacity() int64 { return w.Limit }
 
-// Owns is as Algorithm says.
 func (w *Window) Owns(s State) bool { return s[0] == kindWindow }
 
-// Settle is as Algorithm says.
 func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 	if len(s) <= entries || len(s)%2 == 1 || s[0] != kindWindow || s[1] < 1 {
 		return s[:0], false
@@ -140,8 +131,8 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 		return s[:0], false
 	}
 	s = drop(s, first)
-	// What counts for longer than anything that is taken now was taken when the clock
-	// was ahead.
+	// A take that counts for longer than one at present was made when the clock was
+	// ahead.
 	end, life := w.until(now)
 	longest := max(life, s[1]-lifeMark)
 	if s[len(s)-2] > end+longest {
@@ -159,7 +150,7 @@ func (w *Window) Settle(s State, now int64) (_ State, converted bool) {
 	return s, converted
 }
 
-// drop removes the moments before the index first.
+// drop removes the entries before the index first.
 func drop(s State, first int) State {
 	if first == entries {
 		return s
@@ -174,7 +165,7 @@ func (w *Window) used(s State) (n int64) {
 	return n
 }
 
-// back is how long it takes until n have come back.
+// back is the time until n have come back.
 func (w *Window) back(s State, now, n int64) int64 {
 	for i := entries; i < len(s); i += 2 {
 		if n -= s[i+1]; n <= 0 {
@@ -184,7 +175,6 @@ func (w *Window) back(s State, now, n int64) int64 {
 	return 0
 }
 
-// Status is as Algorithm says.
 func (w *Window) Status(s State, now int64) Status {
 	n := w.used(s)
 	st := Status{Remaining: max(w.Limit-n, 0)}
@@ -195,7 +185,6 @@ func (w *Window) Status(s State, now int64) Status {
 	return st
 }
 
-// Ask is as Algorithm says.
 func (w *Window) Ask(s State, now, cost, _ int64) Answer {
 	if over := w.used(s) + cost - w.Limit; over > 0 {
 		return Answer{Retry: w.back(s, now, over)}
@@ -203,7 +192,6 @@ func (w *Window) Ask(s State, now, cost, _ int64) Answer {
 	return Answer{OK: true}
 }
 
-// Take is as Algorithm says.
 func (w *Window) Take(s State, now, cost int64) State {
 	end, life := w.until(now)
 	n := len(s)
@@ -219,7 +207,7 @@ func (w *Window) Take(s State, now, cost int64) State {
 		}
 		return append(s, end, cost)
 	}
-	if s[1]-lifeMark <= life { // a clock that went back writes to the last moment
+	if s[1]-lifeMark <= life { // a clock that was set back writes to the last moment
 		s[1] = lifeMark + life
 		s[n-1] += cost
 		return s
@@ -236,7 +224,6 @@ func (w *Window) Take(s State, now, cost int64) State {
 	return slices.Insert(s, i, end, cost)
 }
 
-// Debt is as Algorithm says.
 func (w *Window) Debt(s State, now int64) int64 {
 	if over := w.used(s) - w.Limit; over > 0 {
 		return w.back(s, now, over)
@@ -244,7 +231,6 @@ func (w *Window) Debt(s State, now int64) int64 {
 	return 0
 }
 
-// Charge is as Algorithm says.
 func (w *Window) Charge(s State, now, cost int64) State {
 	if cost = min(cost, 2*w.Limit-w.used(s)); cost <= 0 {
 		return s
@@ -252,9 +238,8 @@ func (w *Window) Charge(s State, now, cost int64) State {
 	return w.Take(s, now, cost)
 }
 
-// Give is as Algorithm says.
 func (w *Window) Give(s State, _, cost, at, _ int64) State {
-	if at == 0 { // what ends first: so what was really taken never counts for less long
+	if at == 0 { // the entry that ends first, so that real takes never count for too short a time
 		i := entries
 		for ; i < len(s) && s[i+1] <= cost; i += 2 {
 			cost -= s[i+1]
@@ -286,10 +271,10 @@ func (w *Window) Numbers() []int64 {
 	return append([]int64{kindWindow, w.Limit, w.Part, w.Life, w.Offset}, w.Windows[:]...)
 }
 
-// Longest is how many numbers a state of the algorithm may have.
+// Longest is the greatest length of a state of the algorithm.
 func Longest(a Algorithm) int {
 	if w, ok := a.(*Window); ok && w.Part > 0 {
 		return entries + 2*int(min(w.Limit, w.Life/w.Part))
 	}
-	return 6 // of a bucket or an estimate
+	return 6 // a bucket or an estimate
 }

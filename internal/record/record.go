@@ -1,6 +1,5 @@
-// Package record is the state machine of driver.Records for one operation: how each
-// call changes it. It has no clock and no store. Package kept runs it between a read and a
-// conditional write.
+// Package record is the state machine of driver.Records for one operation. It has no
+// clock and no store. Package kept runs it between a read and a compare-and-swap.
 package record
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A State is what is kept of one operation. Times are microseconds since 1970. The zero
+// A State is the record of one operation. Times are microseconds since 1970. The zero
 // State is that of an unknown operation.
 type State struct {
 	Token    int64
@@ -27,11 +26,9 @@ type State struct {
 	Until    int64 // when it ends; 0: only the store knows. It is not part of the text
 }
 
-// Exists reports whether there is a record at a time.
 func (s State) Exists(now int64) bool { return s.Token != 0 && (s.Until == 0 || now < s.Until) }
 
-// Begin is what driver.Records says, at now. It reports whether the state
-// changed.
+// Begin is driver.Records.BeginAttempt, at now. It reports whether the state changed.
 func (s *State) Begin(a driver.Attempt, now int64, keep time.Duration) (changed bool, err error) {
 	if !s.Exists(now) {
 		*s = State{}
@@ -48,8 +45,7 @@ func (s *State) Begin(a driver.Attempt, now int64, keep time.Duration) (changed 
 	return true, nil
 }
 
-// Finish is what driver.Records says, at now. It reports whether the state
-// changed.
+// Finish is driver.Records.FinishAttempt, at now. It reports whether the state changed.
 func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.Duration) (changed bool, err error) {
 	if !s.Exists(now) {
 		*s = State{}
@@ -61,7 +57,7 @@ func (s *State) Finish(a driver.Attempt, o driver.Outcome, now int64, keep time.
 		return false, nil
 	}
 	s.Done, s.Failed, s.Retry, s.Result = !o.Retry, o.Failed, o.Retry, append([]byte(nil), o.Result...)
-	// Two processes that estimate the server's clock may differ by a little.
+	// Estimates of the server's clock by two processes may differ a little.
 	s.Finished, s.Until = max(now, s.Began), until(now, keep)
 	return true, nil
 }
@@ -74,8 +70,7 @@ func (s *State) Find(now int64) (changed bool, err error) {
 	return false, nil
 }
 
-// Forget is what driver.Records says, at now. It reports whether the state
-// changed.
+// Forget is driver.Records.ForgetRecord, at now. It reports whether the state changed.
 func (s *State) Forget(now int64) (changed bool, err error) {
 	if _, err := s.Find(now); err != nil {
 		return false, err
@@ -84,12 +79,11 @@ func (s *State) Forget(now int64) (changed bool, err error) {
 	return true, nil
 }
 
-// until is the end in microseconds, rounded up.
 func until(now int64, keep time.Duration) int64 {
 	return now + int64((keep+time.Microsecond-1)/time.Microsecond)
 }
 
-// Record is the state as callers see it, at now.
+// Record is the state for callers, at now.
 func (s State) Record(key string, now int64) driver.Record {
 	r := driver.Record{
 		Key: key, Token: s.Token, Owner: s.Owner, Attempts: s.Attempts,
@@ -102,7 +96,7 @@ func (s State) Record(key string, now int64) driver.Record {
 	return r
 }
 
-// Listed is Record without the result of an operation that is finished.
+// Listed is Record without the result of a finished operation.
 func (s State) Listed(key string, now int64) driver.Record {
 	if s.Done {
 		s.Result = nil
@@ -124,11 +118,11 @@ func micros(t time.Time) int64 {
 	return t.UnixMicro()
 }
 
-// The words for the state of an operation, as operators read them.
+// The words for the state of an operation, for operators.
 const (
 	begun     = "begun"  // or crashed
-	failed    = "failed" // and another attempt may begin
-	final     = "final"  // it has failed for good
+	failed    = "failed" // another attempt may begin
+	final     = "final"  // failed for good
 	succeeded = "succeeded"
 )
 
@@ -154,19 +148,18 @@ type head struct {
 	Finished time.Time `json:"finished,omitzero"`
 }
 
-// Text is what stores keep: a line of JSON that an operator can read, and the result
-// behind it as it is. The line has less than a kilobyte.
+// Text is what stores keep: a line of JSON that an operator can read, of less than a
+// kilobyte, and the result as it is.
 func (s State) Text() string {
 	var b strings.Builder
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(head{s.word(), s.Token, s.Owner, s.Attempts, moment(s.Began).UTC(), moment(s.Finished).UTC()}) // nothing in it can fail
+	_ = e.Encode(head{s.word(), s.Token, s.Owner, s.Attempts, moment(s.Began).UTC(), moment(s.Finished).UTC()}) // cannot fail
 	b.Write(s.Result)
 	return b.String()
 }
 
-// Parse reads what Text has written. What is cut off behind the line is missing in the
-// result.
+// Parse is the inverse of Text. A result that was cut off stays cut.
 func Parse(text string) (State, error) {
 	line, result, _ := strings.Cut(text, "\n")
 	var h head

@@ -1,4 +1,4 @@
-// Package remote tells the address of a client that may be behind proxies.
+// Package remote finds the address of a client that may be behind proxies.
 package remote
 
 import (
@@ -11,12 +11,12 @@ import (
 type Form uint8
 
 const (
-	NotForwarded  Form = iota // no header is believed
+	NotForwarded  Form = iota // no header is trusted
 	XForwardedFor             // X-Forwarded-For
 	Forwarded                 // Forwarded, RFC 7239
 )
 
-// Addresses tells the address of a caller.
+// Addresses finds the address of a caller.
 type Addresses struct {
 	V4, V6  int // how many bits of an address count
 	Form    Form
@@ -24,7 +24,7 @@ type Addresses struct {
 	Socket  bool // peers of a Unix socket are trusted, too
 }
 
-// Check refuses settings that make no sense, and brings prefixes into one form.
+// Check refuses invalid settings, and normalises prefixes.
 func (a *Addresses) Check() error {
 	if a.V4 < 1 || a.V4 > 32 || a.V6 < 1 || a.V6 > 128 {
 		return fmt.Errorf("addresses cut to /%d and /%d: they must be 1 to 32 bits of IPv4 and 1 to 128 of IPv6", a.V4, a.V6)
@@ -64,22 +64,20 @@ func (a *Addresses) trusts(addr netip.Addr) bool {
 	return false
 }
 
-// Believes reports whether a peer is a proxy that is believed. One of a Unix socket has the
-// zero Addr and socket is true.
+// Believes reports whether a peer is a trusted proxy. A peer of a Unix socket has the
+// zero Addr, and socket is true.
 func (a *Addresses) Believes(peer netip.Addr, socket bool) bool {
 	return a.Form != NotForwarded && (a.trusts(peer.Unmap().WithZone("")) || a.Socket && socket && !peer.IsValid())
 }
 
-// maxHops is the most proxies that a request is traced back through.
+// maxHops is the greatest number of proxies in a chain.
 const maxHops = 64
 
-// Of is the caller's address: the peer, or if that is a trusted proxy, the address
-// that it names. The lines are those of the header, in order. Each proxy appends
-// the address of its peer, so the lines are read from the end, and only as far as
-// trusted proxies wrote them: a client can have invented what stands before. If a
-// proxy's entry is no address, the caller is the peer.
-//
-// A peer of a Unix socket has the zero Addr and socket is true.
+// Of is the caller's address: the peer, or if that is a trusted proxy, the address that
+// it names. The lines are those of the header, in order. Each proxy appends the address
+// of its peer, so Of reads from the end, and only as far as trusted proxies wrote: a
+// client may have invented the rest. If a proxy's entry is no address, the caller is the
+// peer. For a Unix socket see Believes.
 func (a *Addresses) Of(peer netip.Addr, socket bool, lines []string) netip.Addr {
 	peer = peer.Unmap().WithZone("")
 	if !a.Believes(peer, socket) {
@@ -128,9 +126,8 @@ func (a *Addresses) hop(element string) (netip.Addr, bool) {
 	return Node(element)
 }
 
-// lastOutside is the index of the last c that is in no quoted string, read from the
-// end. That way a quote left open in front does not swallow what a proxy has
-// appended.
+// lastOutside is the index of the last c outside quoted strings, read from the end. So a
+// quote that a client left open does not swallow what a proxy has appended.
 func lastOutside(s string, c byte) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
@@ -145,7 +142,7 @@ func lastOutside(s string, c byte) int {
 	return -1
 }
 
-// escaped reports whether an odd number of backslashes stands before i.
+// escaped reports whether an odd number of backslashes precedes i.
 func escaped(s string, i int) bool {
 	n := 0
 	for i--; i >= 0 && s[i] == '\\'; i-- {
@@ -154,7 +151,7 @@ func escaped(s string, i int) bool {
 	return n%2 == 1
 }
 
-// forwardedFor is the value of the one "for" of an element of Forwarded.
+// forwardedFor is the value of the only "for" of an element of Forwarded.
 func forwardedFor(element string) (value string, ok bool) {
 	for more := true; more; {
 		pair := element
@@ -170,7 +167,7 @@ func forwardedFor(element string) (value string, ok bool) {
 		case !strings.EqualFold(name, "for"):
 			continue
 		case ok:
-			return "", false // twice
+			return "", false // a second "for"
 		}
 		if v, is = unquote(v); !is {
 			return "", false
@@ -207,8 +204,8 @@ func unquote(s string) (string, bool) {
 	return b.String(), true
 }
 
-// Node parses an address: bare, in brackets, and with or without a port. The result
-// has no zone, and an IPv4 address in IPv6 becomes an IPv4 address.
+// Node parses an address: bare, in brackets, with or without a port. The result has no
+// zone; an IPv4 address in IPv6 becomes an IPv4 address.
 func Node(s string) (netip.Addr, bool) {
 	var addr netip.Addr
 	var err error
@@ -225,10 +222,10 @@ func Node(s string) (netip.Addr, bool) {
 	return addr.Unmap().WithZone(""), err == nil
 }
 
-// nat64 has the IPv4 addresses of callers behind translators (RFC 6052).
+// nat64 is the prefix of IPv4 callers behind translators (RFC 6052).
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// Key is what the address of a caller is counted under: the network in which the
+// Key is the key under which the caller's address is counted: the network in which one
 // caller can choose addresses freely.
 func (a *Addresses) Key(addr netip.Addr) string {
 	if nat64.Contains(addr) {

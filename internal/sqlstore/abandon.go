@@ -8,14 +8,14 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Abandoned cleans up behind attempts to acquire that were not answered.
+// Abandoned cleans up after attempts to acquire that were not answered.
 //
-// A server executes what it was sent, even if the caller has given up and the
-// connection was closed. The clean-up after such an attempt goes over another
-// connection and may come first: it would find nothing, and what the attempt then
-// leaves would hold the lock for its whole TTL. So Abandoned remembers the IDs of
-// attempts without an answer, and repeats their release. It only repeats releases that
-// the caller asked for. The caller must not use such an ID again.
+// A server executes what it was sent, even if the caller has given up and the connection
+// was closed. The clean-up after such an attempt uses another connection and may come
+// first: it would find nothing, and the claim of the attempt would hold the lock for its
+// whole TTL. So Abandoned remembers the IDs of attempts without an answer, and repeats
+// their release. It only repeats releases that the caller asked for. The caller must not
+// use such an ID again.
 type Abandoned struct {
 	pauses  []time.Duration
 	release func(context.Context, driver.Claim) error
@@ -30,26 +30,25 @@ type Abandoned struct {
 }
 
 const (
-	// remembered is how long after the attempt its caller may still release it.
+	// remembered is how long after the attempt its caller may release it.
 	remembered = time.Minute
 
-	// maxLeft bounds the work when everything fails at once. The TTL ends
-	// the rest.
+	// maxLeft bounds the work when every request fails. The TTL ends the other claims.
 	maxLeft = 1000
 )
 
-// Repeats are the usual pauses before a release is repeated.
+// Repeats are the default pauses before a release is repeated.
 var Repeats = []time.Duration{200 * time.Millisecond, time.Second, 5 * time.Second}
 
 // NewAbandoned returns an Abandoned that calls release after each of the pauses, until
-// it finds a claim.
+// release finds a claim.
 func NewAbandoned(pauses []time.Duration, release func(context.Context, driver.Claim) error) *Abandoned {
 	a := &Abandoned{pauses: pauses, release: release, quit: make(chan struct{}), left: make(map[string]*time.Timer)}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
 
-// Leave remembers an attempt without an answer.
+// Leave notes an attempt without an answer.
 func (a *Abandoned) Leave(id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -63,8 +62,8 @@ func (a *Abandoned) Leave(id string) {
 	})
 }
 
-// Released is called after each release, however it ended. If it remembers an attempt
-// of the claim, it repeats the release for a while, in the background.
+// Released is called after each release, with or without an error. If the claim had an
+// attempt without an answer, it repeats the release for a while, in the background.
 func (a *Abandoned) Released(c driver.Claim) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -88,13 +87,13 @@ func (a *Abandoned) releaseAgain(c driver.Claim) {
 		}
 		timer.Stop()
 		if a.release(a.ctx, c) == nil || closing {
-			return // found, and there is only one
+			return // found; there is only one
 		}
 	}
 }
 
-// Close repeats at once, for the last time, the releases that are still to be repeated,
-// and waits for them, but not for longer than patience.
+// Close makes the last repetition of the remaining releases at once, and waits for it, at
+// most for patience.
 func (a *Abandoned) Close(patience time.Duration) {
 	a.mu.Lock()
 	if !a.closed {

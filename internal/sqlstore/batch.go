@@ -8,19 +8,19 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Batch assembles the answers of one Renew. A dialect renews claims and locks with as
-// few statements as it can and reports what they returned. It asks for the claims first
-// where a claim can be made meanwhile. It then looks for the claims of Left one by one,
-// and a claim that it does not report is lost.
+// Batch assembles the answers of one Renew. A dialect renews claims and locks with as few
+// statements as it can and reports their results; claims first if a claim can be made
+// meanwhile. It then looks for the claims of Left one by one. A claim without a report is
+// lost.
 type Batch struct {
 	claims  []driver.Claim
 	ttl     time.Duration
 	answers []driver.Renewal
 	illegal map[int]error
-	index   map[string][]int // of the legal ones, by ID; a claim may be asked for twice
+	index   map[string][]int // of the legal claims, by ID; one claim may occur twice
 }
 
-// NewBatch begins a batch. Claims that are not legal are answered at once.
+// NewBatch begins a batch. It answers illegal claims at once.
 func NewBatch(claims []driver.Claim, ttl time.Duration, t driver.Traits) *Batch {
 	b := &Batch{claims: claims, ttl: ttl, answers: make([]driver.Renewal, len(claims)), index: make(map[string][]int, len(claims))}
 	for i, c := range claims {
@@ -40,23 +40,23 @@ func NewBatch(claims []driver.Claim, ttl time.Duration, t driver.Traits) *Batch 
 	return b
 }
 
-// Legal reports whether anything is to be asked.
+// Legal reports whether any claim is legal.
 func (b *Batch) Legal() bool { return len(b.index) > 0 }
 
-// Reset takes all answers back, for a transaction that is run again.
+// Reset removes all answers, for a transaction that runs again.
 func (b *Batch) Reset() { clear(b.answers) }
 
-// Held answers that the claim holds with the token.
+// Held: the claim holds the lock with the token.
 func (b *Batch) Held(id, key string, token int64) {
 	b.set(id, key, driver.Renewal{State: driver.Held, Grant: held(token, micros(b.ttl))})
 }
 
-// Waiting answers that the claim has a position.
+// Waiting: the claim has a position.
 func (b *Batch) Waiting(id, key string, g driver.Grant) {
 	b.set(id, key, driver.Renewal{State: driver.Waiting, Grant: g})
 }
 
-// Unknown answers that the claim could not be asked about.
+// Unknown: the database has failed about the claim.
 func (b *Batch) Unknown(id, key string, err error) {
 	b.set(id, key, driver.Renewal{Err: err})
 }
@@ -69,8 +69,7 @@ func (b *Batch) set(id, key string, r driver.Renewal) {
 	}
 }
 
-// Left lists the legal claims that are not answered yet, with the tickets that they
-// have.
+// Left lists the legal claims without an answer, with their tickets.
 func (b *Batch) Left() []Position {
 	left := make([]Position, 0, len(b.claims))
 	for i, c := range b.claims {
@@ -81,7 +80,7 @@ func (b *Batch) Left() []Position {
 	return left
 }
 
-// Done answers the rest as lost and returns all answers.
+// Done answers the other claims as lost and returns all answers.
 func (b *Batch) Done() []driver.Renewal {
 	for i := range b.answers {
 		if err := b.illegal[i]; err != nil {
@@ -93,8 +92,8 @@ func (b *Batch) Done() []driver.Renewal {
 	return b.answers
 }
 
-// Failed returns the given answer for every legal claim. It may be called while a
-// transaction that was given up still works on b.
+// Failed returns r for every legal claim. It may be called while an abandoned transaction
+// still uses b.
 func (b *Batch) Failed(r driver.Renewal) []driver.Renewal {
 	out := make([]driver.Renewal, len(b.claims))
 	for i := range out {
@@ -105,8 +104,8 @@ func (b *Batch) Failed(r driver.Renewal) []driver.Renewal {
 	return out
 }
 
-// JSON lists positions as rows of [id, ticket, key], for dialects that take a
-// list as JSON.
+// JSON lists positions as rows of [id, ticket, key], for dialects that take a list as
+// JSON.
 func JSON(positions []Position) string {
 	out := make([]byte, 0, 64*len(positions)+2)
 	out = append(out, '[')
@@ -125,8 +124,8 @@ func JSON(positions []Position) string {
 	return string(append(out, ']'))
 }
 
-// appendQuoted writes a string that is UTF-8 without control characters, which package
-// check ensures.
+// appendQuoted appends a string of UTF-8 without control characters, which package check
+// ensures.
 func appendQuoted(out []byte, s string) []byte {
 	out = append(out, '"')
 	for i := range len(s) {

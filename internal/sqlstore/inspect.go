@@ -7,7 +7,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Info shows the rows of one key as they are at now.
+// Info shows the rows of one key at now.
 func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 	info := driver.KeyInfo{Key: key}
 	if k.HeldAt(now) {
@@ -33,8 +33,7 @@ func Info(key string, k Key, claims []Claim, now int64) driver.KeyInfo {
 	return info
 }
 
-// List turns pages of keys into the sequence that driver.Inspector wants. read is as
-// for Pages.
+// List makes the sequence of driver.Inspector.List. read is as for Pages.
 func List(read func(after string) (infos []driver.KeyInfo, last string, err error)) iter.Seq2[driver.KeyInfo, error] {
 	return Pages(func(after string) ([]driver.KeyInfo, string, error) {
 		infos, last, err := read(after)
@@ -42,13 +41,13 @@ func List(read func(after string) (infos []driver.KeyInfo, last string, err erro
 	})
 }
 
-// Pages turns pages into a sequence. read returns what is to be shown of the keys after
-// the given one, and the last key that it looked at, or "" if there are no more.
+// Pages makes a sequence of pages. read returns what to show of the keys after after, and
+// the last key that it has read, or "" at the end.
 func Pages[T any](read func(after string) (page []T, last string, err error)) iter.Seq2[T, error] {
 	return PagesAfter("", read)
 }
 
-// PagesAfter is Pages of the keys after the given one.
+// PagesAfter is Pages of the keys after after.
 func PagesAfter[T any](after string, read func(after string) (page []T, last string, err error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for after := after; ; {
@@ -71,22 +70,22 @@ func PagesAfter[T any](after string, read func(after string) (page []T, last str
 	}
 }
 
-// Span is the range of the keys that begin with prefix and come after the given one, from
-// the first on and below the end. One bound on each side lets every server read no more
-// than that.
+// Span is the range of the keys that begin with prefix and come after after: from
+// inclusive, end exclusive. With one bound on each side every server reads only that
+// range.
 func Span(prefix, after string) (from, end []byte) {
 	from, end = []byte(prefix), PrefixEnd(prefix)
 	if after != "" && after >= prefix {
-		from = append([]byte(after), 0) // nothing is between the two
+		from = append([]byte(after), 0) // the next text in order
 	}
 	if end == nil {
-		end = []byte{0xff} // no UTF-8 is above
+		end = []byte{0xff} // above all UTF-8
 	}
 	return from, end
 }
 
-// PrefixEnd is the first key in byte order that is above every key with the
-// prefix, or nil if there is none.
+// PrefixEnd is the first key in byte order above every key with the prefix, or nil if
+// there is none.
 func PrefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	for i := len(end) - 1; i >= 0; i-- {

@@ -6,11 +6,11 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// page is how many claims a walk reads at once: enough for all that are
-// before the first waiter of nearly every key.
+// page is the number of claims in one read of a walk: enough to reach the first waiter of
+// nearly every key.
 const page = 16
 
-// A keyTx is what one transaction does with one key, whose row it has locked.
+// A keyTx is a transaction's work on one key, whose row it has locked.
 type keyTx struct {
 	tx  Tx
 	fx  *Effects
@@ -21,13 +21,13 @@ type keyTx struct {
 	saved Key
 	found bool
 
-	// What the walk found.
-	claims   bool   // some claim is left
-	used     int64  // weight of all holders
-	capacity int64  // that the holders agree on
-	first    holder // of the holders, the one to name in a refusal
+	// Results of the walk.
+	claims   bool   // a claim is left
+	used     int64  // sum of the holders' weights
+	capacity int64  // of the holders
+	first    holder // the holder to name in a refusal
 	soonest  int64  // the earliest end of a holder
-	head     int64  // ticket of the first waiter, 0 is none
+	head     int64  // ticket of the first waiter, 0 if none
 	granted  map[int64]Claim
 }
 
@@ -44,7 +44,6 @@ func begin(tx Tx, key string, fx *Effects) (*keyTx, error) {
 	return &keyTx{tx: tx, fx: fx, key: key, now: tx.Now(), row: row, saved: row, found: found}, nil
 }
 
-// ticket draws the next ticket.
 func (t *keyTx) ticket() int64 {
 	t.row.Last = max(t.row.Last+1, t.tx.Seed(), 1)
 	return t.row.Last
@@ -55,7 +54,7 @@ func (t *keyTx) clear() {
 	t.row.ID, t.row.Owner, t.row.Node, t.row.Weight, t.row.Ends = "", "", "", driver.Whole, t.now
 }
 
-// claim finds the claim with the id, by its ticket if it is there.
+// claim finds the claim with the id, first by its ticket.
 func (t *keyTx) claim(id string, ticket int64) (own Claim, found bool, err error) {
 	if !t.row.Busy {
 		return Claim{}, false, nil
@@ -72,8 +71,8 @@ func (t *keyTx) claim(id string, ticket int64) (own Claim, found bool, err error
 	return t.tx.ClaimByID(t.key, id)
 }
 
-// walk goes through the claims from the head: removes the dead, adds up the
-// holders, grants what fits, stops at the first waiter that does not.
+// walk goes through the claims from the head: it removes expired claims, adds up the
+// holders, grants claims that fit, and stops at the first waiter that does not.
 func (t *keyTx) walk() error {
 	if t.row.ID != "" && t.row.Ends <= t.now {
 		t.clear() // the row is locked, so no renewal can extend it
@@ -133,7 +132,6 @@ func (t *keyTx) fits(weight, capacity int64) bool {
 	return t.used == 0 || t.capacity == capacity && t.used+weight <= capacity
 }
 
-// grant makes a waiter a holder, in place.
 func (t *keyTx) grant(c *Claim) error {
 	c.Held, c.Since, c.Ends = true, t.now, t.now+ClaimTime(c.TTL)
 	if err := t.tx.UpdateClaim(t.key, *c); err != nil {
@@ -146,7 +144,7 @@ func (t *keyTx) grant(c *Claim) error {
 	return nil
 }
 
-// takeGrant takes a claim out of those that get a hint, because its caller gets an
+// takeGrant removes a claim from those that get a hint, because its caller gets an
 // answer, and extends it to its full time.
 func (t *keyTx) takeGrant(seq, ttl int64) (Claim, bool, error) {
 	c, ok := t.granted[seq]
@@ -158,7 +156,7 @@ func (t *keyTx) takeGrant(seq, ttl int64) (Claim, bool, error) {
 	return c, true, t.tx.UpdateClaim(t.key, c)
 }
 
-// end writes the key row back if it changed and hands out the hints.
+// end saves the key row if it changed and adds the hints to the effects.
 func (t *keyTx) end() error {
 	t.row.Busy = t.claims || t.row.ID != "" && t.row.Weight != driver.Whole
 	if t.row != t.saved {
@@ -172,8 +170,8 @@ func (t *keyTx) end() error {
 	return nil
 }
 
-// again says when a waiter should ask the next time, 0 if not earlier than usual: the
-// head has to notice a holder that died.
+// again is when a waiter should ask again, 0 if not earlier than usual: the head must
+// notice the death of a holder.
 func (t *keyTx) again(seq int64) time.Duration {
 	if t.head != seq {
 		return 0
@@ -193,7 +191,7 @@ func held(token, ttl int64) driver.Grant {
 	return driver.Grant{Token: token, Ticket: token, TTL: duration(ttl)}
 }
 
-// refusal describes the holder that is in the way.
+// refusal describes the holder in the way.
 func (t *keyTx) refusal() (error, error) {
 	n, err := t.tx.CountWaiting(t.key)
 	if err != nil {

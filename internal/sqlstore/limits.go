@@ -10,11 +10,10 @@ import (
 	"github.com/batonhq/baton/internal/rate"
 )
 
-// Limits decides requests to rate limits for a store. Package rate decides here, while a
-// transaction has the rows of the keys locked. Requests of this process that wait
-// meanwhile are decided together in the next transaction. Two transactions of this
-// process are never about one key, and no request overtakes an earlier one that asks for
-// one of its keys.
+// Limits decides requests to rate limits for a store. Package rate decides in this
+// process, while a transaction has the rows of the keys locked. Requests of this process
+// that wait meanwhile share the next transaction. No two transactions of this process
+// lock the same key, and no request overtakes an earlier one with a common key.
 type Limits struct {
 	store   string
 	known   rate.Known
@@ -22,22 +21,22 @@ type Limits struct {
 	refused contended.Keys // keys that refused the last request: the next one first reads, without a lock, whether they still do
 }
 
-// LimitRows is what a dialect does with the rows of limits, on one connection at a time.
-// Keys come sorted and once each. An error is what callers are told.
+// LimitRows is a dialect's access to the rows of limits, on one connection at a time.
+// Keys are sorted and unique. Errors are those for callers.
 type LimitRows interface {
-	// Read reads the rows of keys that are committed, and then the clock, without a lock. A
-	// decision that it does not see was not answered before. It returns nil if the
-	// connection may see what is outdated.
+	// Read reads the committed rows of keys, and then the clock, without a lock: it sees
+	// every decision that was answered before. It returns nil if the connection may see
+	// outdated rows.
 	Read(ctx context.Context, keys []string) (*LimitTx, error)
 
-	// Change decides in one transaction. It locks the rows of the keys in order, and makes
-	// those that are missing, so that two first requests for a key wait for each other. It
-	// reads them, what is there of IDsOf(ops), and then the clock, has LimitTx.Take decide
-	// each request, writes what that changed, and commits. refused says that the server
-	// undid all because it refused a statement.
+	// Change decides in one transaction. It locks the rows of the keys in order, and
+	// makes missing ones, so that two first requests for a key wait for each other. It
+	// reads them, the memory of IDsOf(ops), and then the clock, calls LimitTx.Take for
+	// each request, writes the changes, and commits. refused says that the server refused
+	// a statement and undid everything.
 	Change(ctx context.Context, keys []string, ops []*LimitOp) (refused bool, err error)
 
-	// Close is called last.
+	// Close is the last call.
 	Close()
 }
 
@@ -46,12 +45,12 @@ type LimitOp struct {
 	batch.Item
 	Request *rate.Request
 
-	quiet bool // it may well change nothing
+	quiet bool // it probably changes nothing
 	taken limits.Taken
 	err   error
 }
 
-// Answer is the decision, once there is one.
+// Answer is the decision, after Done.
 func (o *LimitOp) Answer() (limits.Taken, error) { return o.taken, o.err }
 
 const (
@@ -61,8 +60,8 @@ const (
 	limitNumbers = 20_000
 )
 
-// NewLimits returns the Limits of a store of that name. begin waits for a connection. c says
-// how many requests go together and how many transactions there are at a time.
+// NewLimits returns the Limits of the store with that name. begin waits for a connection.
+// c bounds batches and concurrent transactions.
 func NewLimits(store string, c batch.Config[*LimitOp], begin func(context.Context) (LimitRows, error)) *Limits {
 	l := &Limits{store: store}
 	c.Begin = func(ctx context.Context) (func(context.Context, []*LimitOp), error) {
@@ -97,7 +96,7 @@ func NewLimits(store string, c batch.Config[*LimitOp], begin func(context.Contex
 	return l
 }
 
-// Take does what limits.Store says.
+// Take implements limits.Store.
 func (l *Limits) Take(ctx context.Context, t limits.Request) (limits.Taken, error) {
 	r, err := l.known.NewRequest(t)
 	if err != nil {
@@ -119,13 +118,12 @@ func (l *Limits) Take(ctx context.Context, t limits.Request) (limits.Taken, erro
 	return o.taken, nil
 }
 
-// Close refuses what waits and what comes. Wait then waits for what is under way.
+// Close refuses waiting and later requests. Wait then waits for those under way.
 func (l *Limits) Close() { l.batch.Close() }
 
-// Wait waits until no decision is under way.
 func (l *Limits) Wait() { l.batch.Wait() }
 
-// Waiting is how many requests wait, for tests.
+// Waiting is the number of waiting requests, for tests.
 func (l *Limits) Waiting() int { return l.batch.Waiting() }
 
 // decide answers requests in one transaction, in order, or without one.
@@ -137,8 +135,8 @@ func decide(ctx context.Context, rows LimitRows, ops []*LimitOp) {
 			fail(ops, err)
 			return
 		}
-		// A request that comes after one that changes something comes after it in the
-		// transaction, too.
+		// Requests after one that changes something go into the transaction with it, to
+		// keep the order.
 		for t != nil && len(ops) > 0 && !t.Take(ops[0]) {
 			ops[0].Finish()
 			ops = ops[1:]
@@ -148,7 +146,7 @@ func decide(ctx context.Context, rows LimitRows, ops []*LimitOp) {
 		}
 	}
 	refused, err := rows.Change(ctx, keys, ops)
-	if refused && len(ops) > 1 { // the failure of one request does not concern the others
+	if refused && len(ops) > 1 { // the failure of one request must not affect the others
 		for _, o := range ops {
 			decide(ctx, rows, []*LimitOp{o})
 			o.Finish()
@@ -166,7 +164,6 @@ func fail(ops []*LimitOp, err error) {
 	}
 }
 
-// keysOf lists the keys of requests, sorted.
 func keysOf(ops []*LimitOp) []string {
 	var keys []string
 	for _, o := range ops {
@@ -178,7 +175,7 @@ func keysOf(ops []*LimitOp) []string {
 	return slices.Compact(keys)
 }
 
-// LimitTx is the rows of one transaction as they are with what it has changed.
+// LimitTx has the rows of one transaction, with its changes.
 type LimitTx struct {
 	Store   string
 	Clock   int64 // microseconds since 1970, read after the rows were locked
@@ -187,29 +184,26 @@ type LimitTx struct {
 	Changed int // rows
 }
 
-// NewLimitTx returns a LimitTx without rows.
 func NewLimitTx(store string) *LimitTx {
 	return &LimitTx{Store: store, Rows: make(map[string]LimitRow), IDs: make(map[LimitID]LimitMemory)}
 }
 
-// LimitRow is what is kept of a key. A row that a transaction has only made to lock it has
-// no State.
+// LimitRow is the row of a key. A row that was only made to be locked has no State.
 type LimitRow struct {
 	State   rate.State
 	Ends    int64
 	Changed bool
 }
 
-// LimitID is a request that was allowed, by its first key and ID.
+// LimitID identifies an allowed request by its first key and ID.
 type LimitID struct{ Key, ID string }
 
-// LimitMemory is what is kept of such a request.
+// LimitMemory is the memory of such a request.
 type LimitMemory struct {
 	At, Wait, Ends int64
 	Changed        bool
 }
 
-// IDsOf lists the IDs of requests that have one.
 func IDsOf(ops []*LimitOp) (ids []LimitID) {
 	for _, o := range ops {
 		if r := o.Request; r.ID != "" {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Grace is how long a request goes on when its caller has given up. Most are answered
-// by then.
+// Grace is how long a request continues after its caller has given up. Most requests are
+// answered by then.
 const Grace = 250 * time.Millisecond
 
-// Outlive returns a context that ends a little later than ctx. The answer to a request
-// that was sent mostly comes by then. A caller that gave up without it would release
-// over another connection, and the server could execute that first: it would find
-// nothing, and what the request then leaves would stay until it expires.
+// Outlive returns a context that ends grace after ctx, so that most sent requests are
+// still answered. Otherwise the caller would release over another connection. The server
+// could execute that first, find nothing, and the claim of the request would stay until
+// it expires.
 func Outlive(ctx context.Context, grace time.Duration) (later context.Context, stop func()) {
 	if ctx.Done() == nil {
 		return ctx, func() {}
@@ -22,7 +22,7 @@ func Outlive(ctx context.Context, grace time.Duration) (later context.Context, s
 	return later, func() { unwatch(); cancel() }
 }
 
-// AfterGrace calls f that much later than ctx ends, on a goroutine of its own. stop
+// AfterGrace calls f at grace after the end of ctx, on a goroutine of its own. stop
 // reports whether it has prevented that.
 func AfterGrace(ctx context.Context, grace time.Duration, f func()) (stop func() bool) {
 	return context.AfterFunc(ctx, func() { time.AfterFunc(grace, f) })

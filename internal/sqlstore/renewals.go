@@ -10,14 +10,13 @@ import (
 	"github.com/batonhq/baton/internal/batch"
 )
 
-// Renewals sends renewals in few requests at a time. Renewals that come meanwhile wait, and
-// share the next request: a store that has become slow is then asked more rarely, and no
-// lease queues behind other requests.
+// Renewals sends renewals in few concurrent requests. Renewals that come meanwhile share
+// the next request: a slow store gets fewer requests, and leases do not queue behind
+// other requests.
 type Renewals struct {
 	batch *batch.Batcher[*renewing]
 }
 
-// renewing is one call.
 type renewing struct {
 	batch.Item
 	claims  []driver.Claim
@@ -25,9 +24,8 @@ type renewing struct {
 	answers []driver.Renewal
 }
 
-// NewRenewals returns Renewals that make at most that many requests at a time. A claim may
-// occur twice in a request. The context of one ends when all callers that wait for the
-// answer have given up.
+// NewRenewals returns Renewals with at most most concurrent requests. A claim may occur
+// twice in a request. The context of a request ends when all its callers have given up.
 func NewRenewals(most int, send func(context.Context, []driver.Claim, time.Duration) []driver.Renewal) *Renewals {
 	call := func(ctx context.Context, calls []*renewing) {
 		claims := slices.Clip(calls[0].claims)
@@ -50,12 +48,13 @@ func NewRenewals(most int, send func(context.Context, []driver.Claim, time.Durat
 			}, nil
 		},
 		Max: math.MaxInt32, InFlight: most,
-		Grace: 1, // a caller leaves at once, and send has a grace of its own
+		Grace: 1, // a caller leaves at once; send has a grace of its own
 		Kind:  func(r *renewing) any { return r.ttl },
 	})}
 }
 
-// Do renews claims and returns at once when ctx ends, unless it sends itself.
+// Do renews claims. It returns at once when ctx ends, unless this goroutine sends the
+// request.
 func (r *Renewals) Do(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	c := &renewing{Item: batch.NewItem(), claims: claims, ttl: ttl}
 	if err := r.batch.Do(ctx, c); err != nil {

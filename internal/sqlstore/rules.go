@@ -4,9 +4,9 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Each function below does one thing within tx. Its last result is a failure of the
-// database: roll back. The result before it is a refusal by the contract: commit the
-// transaction all the same, because the walk may have granted other claims.
+// Each function below is one operation within tx. Its last result is a failure of the
+// database: roll back. The result before it is a refusal by the contract: commit anyway,
+// because the walk may have granted other claims.
 
 // Acquire makes one attempt.
 func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, failed error) {
@@ -20,17 +20,17 @@ func Acquire(tx Tx, r driver.Request, fx *Effects) (g driver.Grant, refused, fai
 	return g, refused, a.end()
 }
 
-// An attempt is a request, and what its transaction knows of the key after the walk.
+// An attempt is a request with the result of its walk.
 type attempt struct {
 	*keyTx
 	r     driver.Request
 	ttl   int64
-	mine  bool  // it is the row's own holder
+	mine  bool  // the row's own holder has this ID
 	found bool  // an earlier attempt has left a claim:
-	own   Claim // this one
+	own   Claim // that claim
 }
 
-// arrive renews what an earlier attempt has left, and walks.
+// arrive renews the claim of an earlier attempt, and walks.
 func arrive(tx Tx, r driver.Request, fx *Effects) (*attempt, error) {
 	t, err := begin(tx, r.Key, fx)
 	if err != nil {
@@ -78,7 +78,6 @@ func (a *attempt) succeeds() bool {
 	return a.head == 0 && a.fits(a.r.Weight, a.r.Capacity)
 }
 
-// decide grants, or gives a position, or refuses.
 func (a *attempt) decide() (g driver.Grant, refused, failed error) {
 	switch {
 	case a.mine:
@@ -127,7 +126,7 @@ func AcquireAll(tx Tx, r []driver.Request, fx *Effects) (g []driver.Grant, refus
 		return g, nil, nil
 	}
 	for _, q := range r {
-		if q.Retry || q.Ticket > 0 { // release what an earlier attempt left, too
+		if q.Retry || q.Ticket > 0 { // also release the claim of an earlier attempt
 			if _, err := Release(tx, q.Claim, fx); err != nil {
 				return nil, nil, err
 			}
@@ -136,7 +135,7 @@ func AcquireAll(tx Tx, r []driver.Request, fx *Effects) (g []driver.Grant, refus
 	return nil, refused, nil
 }
 
-// enter grants a request that has no claim yet, or queues it, or refuses it.
+// enter grants, queues or refuses a request without a claim.
 func (t *keyTx) enter(r driver.Request, ttl int64) (g driver.Grant, refused, failed error) {
 	fits := t.fits(r.Weight, r.Capacity)
 	switch {
@@ -186,7 +185,7 @@ func (t *keyTx) newClaim(r driver.Request, ttl int64) Claim {
 	}
 }
 
-// position answers for a position after the walk.
+// position is the answer about a position after the walk.
 func (t *keyTx) position(seq, ttl int64) (g driver.Grant, isHeld bool, failed error) {
 	c, isHeld, err := t.takeGrant(seq, ttl)
 	if err != nil {
@@ -225,9 +224,9 @@ func Release(tx Tx, c driver.Claim, fx *Effects) (refused, failed error) {
 	return nil, t.end()
 }
 
-// Look grants the waiters of key that fit, and answers the waiting claims of the batch
-// whose positions the batch has just renewed. Every waiter must look now and then,
-// because nothing else notices a holder that died.
+// Look grants the waiters of key that fit, and answers those waiting claims of the batch
+// whose positions the batch has just renewed. Every waiter must look now and then: there
+// is no other way to notice the death of a holder.
 func Look(tx Tx, key string, positions []Position, b *Batch, ttl int64, fx *Effects) error {
 	t, err := begin(tx, key, fx)
 	if err != nil {
@@ -250,8 +249,8 @@ func Look(tx Tx, key string, positions []Position, b *Batch, ttl int64, fx *Effe
 	return t.end()
 }
 
-// Find answers one claim of a batch that the batch's statements did not find, because
-// its ticket is not known or not the newest. It renews the claim if that has not ended, and
+// Find answers one claim of a batch that the batch's statements did not find, because its
+// ticket is unknown or not the newest. It renews the claim if that has not ended, and
 // returns its position if it waits.
 func Find(tx Tx, p Position, b *Batch, ttl int64) (at Position, waiting bool, failed error) {
 	t, err := begin(tx, p.Key, nil)
@@ -271,8 +270,8 @@ func Find(tx Tx, p Position, b *Batch, ttl int64) (at Position, waiting bool, fa
 	return Position{Key: p.Key, ID: p.ID, Seq: own.Seq}, !own.Held, tx.UpdateClaim(p.Key, own)
 }
 
-// Downgrade makes a writer a reader. refused is driver.ErrLost if c holds
-// nothing exclusively and is no reader either.
+// Downgrade makes a writer a reader. refused is driver.ErrLost if c is neither an
+// exclusive holder nor a reader.
 func Downgrade(tx Tx, c driver.Claim, ttl int64, fx *Effects) (g driver.Grant, refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -303,7 +302,7 @@ func Downgrade(tx Tx, c driver.Claim, ttl int64, fx *Effects) (g driver.Grant, r
 	return g, nil, t.end()
 }
 
-// Move moves what c holds to the ID id, for another ttl.
+// Move moves the lock of c to the ID id, for another ttl.
 func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g driver.Grant, refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -339,7 +338,8 @@ func Move(tx Tx, c driver.Claim, id, owner string, ttl int64, fx *Effects) (g dr
 	return g, driver.ErrLost, nil
 }
 
-// Rename changes the owner of what c holds. refused is driver.ErrLost if c holds nothing.
+// Rename changes the owner of the lock of c. refused is driver.ErrLost if c holds
+// nothing.
 func Rename(tx Tx, c driver.Claim, owner string, fx *Effects) (refused, failed error) {
 	t, err := begin(tx, c.Key, fx)
 	if err != nil {
@@ -360,8 +360,8 @@ func Rename(tx Tx, c driver.Claim, owner string, fx *Effects) (refused, failed e
 	return nil, tx.RenameClaim(t.key, own)
 }
 
-// Break revokes the claims of all holders of key, or of these grants, and grants the
-// waiters that now fit.
+// Break ends the claims of all holders of key, or of these grants, and grants the waiters
+// that now fit.
 func Break(tx Tx, key string, grants []string, fx *Effects) (ended int, failed error) {
 	t, err := begin(tx, key, fx)
 	if err != nil {

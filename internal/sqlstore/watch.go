@@ -15,11 +15,11 @@ type Position struct {
 	Seq     int64
 }
 
-// Watchers is the register of the claims that want hints in this process. The zero
-// value is ready.
+// Watchers is the register of the claims in this process that get hints. The zero
+// Watchers is ready to use.
 type Watchers struct {
-	// Changed, if set, is called after every change of how many claims are watched, or
-	// of how many of them are known to wait. It must not call back.
+	// Changed, if set, is called after every change of the number of watched claims, or
+	// of those known to wait. It must not call back.
 	Changed func(watching, waiting int)
 
 	mu      sync.Mutex
@@ -30,7 +30,7 @@ type Watchers struct {
 type watch struct {
 	key  string
 	wake func(driver.Hint)
-	seq  int64 // of the position, 0 while not known to wait
+	seq  int64 // of the position; 0 if not known to wait
 }
 
 // Watch registers wake for the claim until stop is called.
@@ -77,8 +77,7 @@ func (w *Watchers) note(x *watch, seq int64) {
 	}
 }
 
-// Waits notes that the claim was answered with a position, or, with 0, that it has
-// none.
+// Waits notes that the claim was answered with a position, or, with 0, that it has none.
 func (w *Watchers) Waits(key, id string, seq int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,9 +89,9 @@ func (w *Watchers) Waits(key, id string, seq int64) {
 	}
 }
 
-// Renew renews the claims that are known to wait by waiting and the others by held, at
-// the same time, and notes what that found. Waiters ask often: where requests take long
-// and connections are few, a lease must not queue behind them.
+// Renew renews the claims that are known to wait by waiting and the others by held,
+// concurrently, and notes the results. Waiters ask often: with slow requests and few
+// connections, a lease must not queue behind them.
 func (w *Watchers) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration, held, waiting *Renewals) []driver.Renewal {
 	by := [2]*Renewals{held, waiting}
 	var of [2][]driver.Claim // those that may hold, those that wait
@@ -121,7 +120,7 @@ func (w *Watchers) Renew(ctx context.Context, claims []driver.Claim, ttl time.Du
 	return answers
 }
 
-// waits says of each claim whether it is known to wait, 1, or not, 0.
+// waits returns 1 for each claim that is known to wait, else 0.
 func (w *Watchers) waits(claims []driver.Claim) []int {
 	all := make([]int, len(claims))
 	w.mu.Lock()
@@ -137,7 +136,7 @@ func (w *Watchers) waits(claims []driver.Claim) []int {
 	return all
 }
 
-// Answered notes what a batch found.
+// Answered notes the answers of a batch.
 func (w *Watchers) Answered(claims []driver.Claim, answers []driver.Renewal) {
 	w.mu.Lock()
 	watched := len(w.byID) > 0
@@ -164,7 +163,7 @@ func (w *Watchers) Deliver(key, id string, h driver.Hint) bool {
 			continue
 		}
 		if x.seq != 0 && h.Granted && h.Grant.Token >= x.seq {
-			w.note(x, 0) // nothing more to poll for
+			w.note(x, 0) // no need to poll for it
 			w.changed()
 		}
 		wake = append(wake, x.wake)
@@ -176,7 +175,6 @@ func (w *Watchers) Deliver(key, id string, h driver.Hint) bool {
 	return len(wake) > 0
 }
 
-// Nudge tells all watchers to look again.
 func (w *Watchers) Nudge() {
 	w.mu.Lock()
 	var wake []func(driver.Hint)
@@ -191,7 +189,7 @@ func (w *Watchers) Nudge() {
 	}
 }
 
-// Positions lists the positions that are watched.
+// Positions lists the watched positions.
 func (w *Watchers) Positions() []Position {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,5 +1,4 @@
-// Package sqltext finds SQL in the source of a package, for tests that must not
-// forget a statement.
+// Package sqltext finds SQL in the source of a package, for tests about all statements.
 package sqltext
 
 import (
@@ -14,7 +13,7 @@ import (
 	"strings"
 )
 
-// A Text is a literal of the source that names a table after a word of SQL.
+// A Text is a literal of the source with a word of SQL and a table after it.
 type Text struct {
 	At  string // file and line
 	SQL string // on one line
@@ -22,8 +21,8 @@ type Text struct {
 
 var table = regexp.MustCompile(`(?i)\b(FROM|INTO|UPDATE|JOIN)\s+(main\.)?baton_[a-z_]+\b[^(]`)
 
-// InGo lists those in the Go files of a directory, without tests. Literals that the
-// source puts together are texts of their own.
+// InGo lists the texts in the Go files of a directory, without tests. Each literal of a
+// concatenation is a text of its own.
 func InGo(dir fs.FS) (all []Text, err error) {
 	files, err := fs.Glob(dir, "*.go")
 	if err != nil {
@@ -47,7 +46,7 @@ func InGo(dir fs.FS) (all []Text, err error) {
 			if !ok || l.Kind != token.STRING {
 				return true
 			}
-			text, _ := strconv.Unquote(l.Value) // the parser has seen to that
+			text, _ := strconv.Unquote(l.Value) // cannot fail: the parser has checked it
 			if table.MatchString(text + " ") {
 				at := set.Position(l.Pos())
 				all = append(all, Text{fmt.Sprintf("%s:%d", at.Filename, at.Line), Line(text)})
@@ -58,10 +57,10 @@ func InGo(dir fs.FS) (all []Text, err error) {
 	return all, nil
 }
 
-// Line writes SQL on one line.
+// Line puts SQL on one line.
 func Line(sql string) string { return strings.Join(strings.Fields(sql), " ") }
 
-// Missing lists the texts that are part of no statement.
+// Missing lists the texts that no statement contains.
 func Missing(texts []Text, statements []string) (missing []Text) {
 	for _, x := range texts {
 		found := false
@@ -75,10 +74,9 @@ func Missing(texts []Text, statements []string) (missing []Text) {
 	return missing
 }
 
-// Unmeant holds statements that do what none should against the exceptions from
-// that rule: parts of statements, and why they are excepted. It returns the
-// statements of which no exception is a part, and the exceptions that are part of
-// no statement, which have to go.
+// Unmeant compares statements that break a rule with the exceptions from the rule: parts
+// of statements, and the reason for each. It returns the statements without an exception,
+// and the exceptions without a statement, which must be removed.
 func Unmeant(statements []string, exceptions map[string]string) (unmeant, unused []string) {
 	used := make(map[string]bool)
 	for _, s := range statements {

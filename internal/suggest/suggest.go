@@ -1,9 +1,8 @@
-// Package suggest finds the word that a mistyped one probably stands for.
+// Package suggest finds the word that was probably meant by a mistyped one.
 package suggest
 
-// Nearest returns the candidate that is the fewest edits away from word, or
-// "" if none is near enough to be worth proposing. Near enough is one edit in
-// three characters, but always two. A candidate that begins with word counts
+// Nearest returns the candidate with the fewest edits from word, or "" if none is near:
+// one edit in three characters, but always two. A candidate that begins with word counts
 // as one edit.
 func Nearest(word string, candidates []string) string {
 	best, nearest := max(2, len(word)/3)+1, ""
@@ -19,8 +18,8 @@ func Nearest(word string, candidates []string) string {
 	return nearest
 }
 
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that make a into b.
+// distance counts the insertions, deletions, replacements and swaps of neighbours that
+// turn a into b.
 func distance(a, b string) int {
 	var before []int // the row before the last one, for swaps
 	last := make([]int, len(b)+1)

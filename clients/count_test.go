@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var increments = flag.Int("increments", map[bool]int{false: 600, true: 3000}[os.Getenv("BATON_LONG") == "1"], "how often TestNoUpdateIsLost raises a number, on each store")
+var increments = flag.Int("increments", map[bool]int{false: 300, true: 3000}[os.Getenv("BATON_LONG") == "1"], "how often TestNoUpdateIsLost raises a number, on each store")
 
 // Processes in all languages, two of them in one, raise one number in a file: no two of them at the same
 // time, or a number is lost, and each with a higher token than the one before.

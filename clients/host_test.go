@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); len(f.Value.String()) == 1 { // the tests wait for most of their time
-		_ = f.Value.Set("12") // it is a number
+		_ = f.Value.Set("16") // it is a number
 	}
 	code := m.Run()
 	_ = os.RemoveAll(built)

@@ -26,18 +26,21 @@ func TestServers(t *testing.T) {
 	for _, s := range sites {
 		for _, l := range languages {
 			if l.http {
-				t.Run(s.name+"/"+l.name, func(t *testing.T) {
-					s.wanted(t)
-					l.wanted(t)
-					t.Parallel()
-					testServers(t, s.make(t).url, l)
-				})
+				for name, f := range map[string]func(t *testing.T, store string, l language){"both": bothDoors, "die": serversDie} {
+					t.Run(s.name+"/"+l.name+"/"+name, func(t *testing.T) {
+						s.wanted(t)
+						l.wanted(t)
+						t.Parallel()
+						f(t, s.make(t).url, l)
+					})
+				}
 			}
 		}
 	}
 }
 
-func testServers(t *testing.T, store string, l language) {
+// bothDoors: the locks of servers are those of the agent.
+func bothDoors(t *testing.T, store string, l language) {
 	h := newHost(t, store)
 	h.at(l)
 	slashes := strings.Join(h.urls, "/ , ") + "/"
@@ -106,8 +109,26 @@ func testServers(t *testing.T, store string, l language) {
 		await("Cancel")
 	}
 
-	// A server dies. The lock is renewed at the other, and released there.
-	released := start()
+	// No update is lost between both ways.
+	file := filepath.Join(h.dir, "number")
+	if err := os.WriteFile(file, []byte("0 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*process{a, b, local} {
+		p.send("count n %s 20", file)
+	}
+	for _, p := range []*process{a, b, local} {
+		p.expect("ok", "count")
+	}
+	if got, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(got), "60 ") {
+		t.Errorf("the number is %s, %v", got, err)
+	}
+}
+
+// serversDie: a lock is renewed, and released, at the server that lives.
+func serversDie(t *testing.T, store string, l language) {
+	h := newHost(t, store)
+	a, released := l.start(t, h.at(l)), l.start(t, h.at(l))
 	released.lock("released")
 	a.lock("kept")
 	if err := h.servers[0].Process.Kill(); err != nil {
@@ -124,21 +145,6 @@ func testServers(t *testing.T, store string, l language) {
 	}
 	a.awaitLoss()
 	a.must("lost", "unlock")
-
-	// No update is lost between both ways.
-	file := filepath.Join(h.dir, "number")
-	if err := os.WriteFile(file, []byte("0 0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range []*process{a, b, local} {
-		p.send("count n %s 20", file)
-	}
-	for _, p := range []*process{a, b, local} {
-		p.expect("ok", "count")
-	}
-	if got, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(got), "60 ") {
-		t.Errorf("the number is %s, %v", got, err)
-	}
 
 	// No server is there.
 	_ = h.servers[1].Process.Kill()

@@ -53,7 +53,7 @@ func openMySQL(ctx context.Context, a *address) (driver.Store, error) {
 	if err != nil {
 		return nil, a.refuse(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*c.ConnectTimeout) // with the time to make the tables
+	ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
 	defer cancel()
 	return mysqlstore.Open(ctx, c)
 }

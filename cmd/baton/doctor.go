@@ -276,7 +276,7 @@ func (d *diagnosis) print(a *app) error {
 		fmt.Fprintf(&b, "Locking and unlocking a free key took %s (p50 of %d; the slowest %s).\n", exact(d.pair.P50), d.pair.N, exact(d.pair.Slowest))
 	}
 	if d.offset != nil {
-		fmt.Fprintf(&b, "The store's clock %s, give or take %s. Locks do not depend on it.\n", offsetWords(*d.offset, d.within), exact(d.within))
+		fmt.Fprintf(&b, "The store's clock %s, give or take %s. Locks do not depend on this difference.\n", offsetWords(*d.offset, d.within), exact(d.within))
 	}
 	if d.partial != nil {
 		fmt.Fprintf(&b, "Not everything could be asked: %s.\n", safe(message(d.partial)))

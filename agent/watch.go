@@ -67,7 +67,7 @@ func (s *session) follow(r request) error {
 		}
 		for _, e := range all {
 			if missed = s.offer(line(watchLine{e, r.ID, true, e.What})) != nil; missed {
-				return lockfeed.Missed
+				return lockfeed.ErrMissed
 			}
 		}
 		return nil

@@ -99,9 +99,9 @@ type look struct {
 	err error
 }
 
-// Missed is an error of tell: its reader has not got the events. Follow goes on, and tells all
+// ErrMissed is an error of tell: its reader has not got the events. Follow goes on, and tells all
 // that stands again.
-var Missed = errors.New("the events were missed")
+var ErrMissed = errors.New("the events were missed")
 
 // Follow tells the locks below a prefix, and then their changes, until ctx ends, which is no
 // error, or tell fails. It looks about twice a second, or as seldom as a look takes a tenth of
@@ -139,7 +139,7 @@ func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) er
 			id++
 			events[i].ID = id
 		}
-		if err := tell(events); errors.Is(err, Missed) {
+		if err := tell(events); errors.Is(err, ErrMissed) {
 			before = nil
 		} else if err != nil {
 			return err

@@ -210,7 +210,7 @@ func TestFollowOfSlowStore(t *testing.T) {
 				t.Errorf("told %v", all)
 			}
 			whole++
-			return Missed
+			return ErrMissed
 		}); err != nil || whole < 3 {
 			t.Errorf("%v, told %d times", err, whole)
 		}

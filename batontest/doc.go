@@ -1,7 +1,7 @@
 // Package batontest is for the tests of programs that use Baton. Its Store keeps locks,
-// records and limits in memory, and does on demand what a real store does seldom: the
-// lock is held by another process, the lease is lost while the work runs, the store is
-// out of reach, its answer is lost, the limit has nothing left.
+// records and limits in memory, and on demand does what real stores seldom do: another
+// process holds the lock, the lease is lost during the work, the store is out of reach,
+// its answer is lost, the limit is used up.
 //
 //	s := batontest.New(t)
 //	locks, err := baton.New(s, baton.Config{})
@@ -11,19 +11,19 @@
 //		t.Error(err)
 //	}
 //
-// A Store belongs to one test and fails it if, at its end, the program holds a lock that
-// it never unlocked, or never sent a request that a fault was planted for.
+// A Store belongs to one test. At the end it fails the test if the program still holds a
+// lock, or never sent a request that a planted fault was for.
 //
 // # Time
 //
-// A Store works within a testing/synctest bubble, where a test that waits for a TTL takes
-// no time, and outside of one. Call New inside of the bubble. Hold, Lose, Fail, FailNext,
-// LoseReply and Exhaust need no bubble: what they cause comes at once. What Baton does
-// about it may take time: Lock asks a store that is out of reach again for about
-// Config.TTL, and at least 5s, TryLock does not.
+// A Store works inside a testing/synctest bubble, where a test that waits for a TTL takes
+// no time, and outside. Call New inside the bubble. Hold, Lose, Fail, FailNext, LoseReply
+// and Exhaust need no bubble: their effects are immediate. Baton's reaction may take
+// time: Lock asks a store that is out of reach again for about Config.TTL, and at least
+// 5s, TryLock does not.
 //
 // # What the tests of a program should see
 //
-// The page docs/testing.md of the repository has one test for each of these moments,
-// and says what only real servers can show.
+// The page docs/testing.md of the repository has one test for each of these moments, and
+// says what only real servers can show.
 package batontest

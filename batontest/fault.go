@@ -13,8 +13,8 @@ import (
 // An Op is a kind of request to the store.
 type Op string
 
-// What Baton asks a store for, and in which calls. Baton repeats most requests that were
-// not answered.
+// The requests of Baton to a store, and the calls that make them. Baton repeats most
+// requests without an answer.
 const (
 	Acquire   Op = "acquire"   // Lock, TryLock, LockAll, Do; once.Do, election
 	Renew     Op = "renew"     // in the background, of leases and of positions in the queue; Extend
@@ -26,20 +26,20 @@ const (
 	Break     Op = "break"     // Break
 	Begin     Op = "begin"     // once.Do, before the function runs
 	Finish    Op = "finish"    // once.Do, after the function has run
-	Find      Op = "find"      // once.Do, first of all; Find, List
+	Find      Op = "find"      // once.Do, first; Find, List
 	Forget    Op = "forget"    // once.Forget
-	Take      Op = "take"      // all that a ratelimit.Limiter asks about limits
+	Take      Op = "take"      // all requests of a ratelimit.Limiter
 	Override  Op = "override"  // Limiter.SetOverride
-	Overrides Op = "overrides" // in the background, by a Limiter that is Overridable, and before its first decision
+	Overrides Op = "overrides" // a Limiter that is Overridable, before its first decision and in the background
 )
 
 var ops = []Op{Acquire, Renew, Release, Downgrade, Move, Rename, Inspect, Break, Begin, Finish, Find, Forget, Take, Override, Overrides}
 
-// A Fault is what a test has planted. The Store fails the test if nothing met it: such a
-// test would show nothing.
+// A Fault is a planted fault. The Store fails the test if no request met it: such a test
+// would show nothing.
 type Fault struct {
 	store *Store
-	call  string // as the test wrote it
+	call  string // in the words of the test
 	place string
 
 	op    Op
@@ -54,7 +54,7 @@ type Fault struct {
 	met, stopped, optional bool
 }
 
-// Fail makes every op fail with err, with no effect, until the Fault is stopped.
+// Fail makes every op fail with err, without an effect, until the Fault is stopped.
 //
 // With driver.ErrUnavailable the store is out of reach, and Baton asks again for as long
 // as the documentation of the call says. With driver.ErrUnknown the program cannot know
@@ -64,8 +64,8 @@ func (s *Store) Fail(op Op, err error) *Fault {
 	return s.plant(&Fault{call: fmt.Sprintf("Fail(%s, %v)", op, err), op: op, err: err})
 }
 
-// FailNext makes the next op fail with err, with no effect. Several calls are for as many
-// requests.
+// FailNext makes the next op fail with err, without an effect. Several calls are for as
+// many requests.
 func (s *Store) FailNext(op Op, err error) *Fault {
 	s.t.Helper()
 	return s.plant(&Fault{call: fmt.Sprintf("FailNext(%s, %v)", op, err), op: op, err: err, once: true})
@@ -84,8 +84,8 @@ func (s *Store) LoseReplies(op Op) *Fault {
 	return s.plant(&Fault{call: fmt.Sprintf("LoseReplies(%s)", op), op: op, lose: true})
 }
 
-// Delay makes every op take d longer, before it has an effect, until the Fault is
-// stopped. If its context ends before, there is none.
+// Delay makes every op take d longer, before its effect, until the Fault is stopped.
+// There is no effect if the context of the op ends before.
 func (s *Store) Delay(op Op, d time.Duration) *Fault {
 	s.t.Helper()
 	return s.plant(&Fault{call: fmt.Sprintf("Delay(%s, %v)", op, d), op: op, delay: d})
@@ -98,8 +98,8 @@ func (f *Fault) Stop() {
 	f.stopped = true
 }
 
-// Optional accepts that nothing meets the fault, for tests that plant at random. It
-// returns the Fault itself.
+// Optional accepts that no request meets the fault, for tests with random faults. It
+// returns f.
 func (f *Fault) Optional() *Fault {
 	f.store.mu.Lock()
 	defer f.store.mu.Unlock()
@@ -107,7 +107,7 @@ func (f *Fault) Optional() *Fault {
 	return f
 }
 
-// plant is called by what the test calls.
+// plant adds a fault. Methods that the test calls call it.
 func (s *Store) plant(f *Fault) *Fault {
 	s.t.Helper()
 	switch {
@@ -128,7 +128,7 @@ func (s *Store) plant(f *Fault) *Fault {
 	return f
 }
 
-// do makes a request to the store in memory, under the faults that are planted for it.
+// do makes a request to the store in memory, under the planted faults.
 func (s *Store) do(ctx context.Context, op Op, ask func() error) error {
 	delay, err, lose := s.meet(op)
 	if delay > 0 {
@@ -159,8 +159,8 @@ const strayed = "batontest: New was called outside of the synctest bubble that u
 // Time in bubbles begins in the year 2000.
 func (s *Store) isStray() bool { return time.Now().Round(0).Before(s.born.AddDate(-1, 0, 0)) }
 
-// meet finds the faults for a request. Of those that are for one request, each request
-// meets one.
+// meet finds the faults for a request. Of the faults for one request, each request meets
+// one.
 func (s *Store) meet(op Op) (delay time.Duration, err error, lose bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,7 +186,7 @@ func (s *Store) meet(op Op) (delay time.Duration, err error, lose bool) {
 	return delay, err, lose
 }
 
-// unmet describes the faults that nothing met. s.mu is locked.
+// unmet describes the faults that no request met. s.mu is locked.
 func (s *Store) unmet() (all []string) {
 	for _, f := range s.faults {
 		if f.met || f.optional {

@@ -16,35 +16,34 @@ import (
 )
 
 const (
-	unlockWithin = time.Second      // what releases a lock within that after the test is no mistake
+	unlockWithin = time.Second      // a lock that is released within that time after the test is no mistake
 	queuedWithin = 30 * time.Second // how long AwaitWaiters waits
 
-	// Baton asks a store that did not answer again within that, also in the background,
-	// and learns that it is closed.
+	// Baton repeats an unanswered request within that time, also in the background, and
+	// learns that the store is closed.
 	askedAgainWithin = 10 * time.Second
 )
 
-// A claim is what the program asked for and has neither released nor lost.
+// A claim is a request of the program that is neither released nor lost.
 type claim struct {
 	driver.Claim
 	callers [32]uintptr // of the request
 	depth   int
-	token   int64 // the store's; 0 until the program was told of the grant
+	token   int64 // the store's; 0 until the program knows of the grant
 	taken   bool  // by Lose
-	over    bool  // the Locker does not watch it any more: it was lost or detached, if not released
+	over    bool  // the Locker no longer watches it: it was lost or detached, if not released
 }
 
-// A Grant is a lock that the store granted to the program. What goroutines of a process
-// hand over among themselves is one grant.
+// A Grant is a grant of the store to the program. Local hand-overs belong to one grant.
 type Grant struct {
 	Key, Owner string
-	Token      int64 // of the first lease that was made of it
+	Token      int64 // of its first lease
 	Weight     int64 // driver.Whole for the exclusive lock, 1 for a read lock, else permits
 }
 
-// Hold makes another process hold key, under the name owner, until release is called or
-// the test ends. It does not wait: the test ends if the lock is taken. The options are
-// those of baton.Locker.Lock; the exclusive lock needs none.
+// Hold makes another process hold key, with that owner, until release is called or the
+// test ends. It does not wait: the test ends if the lock is taken. The options are those
+// of baton.Locker.Lock; the exclusive lock needs none.
 func (s *Store) Hold(key, owner string, opts ...baton.Option) (release func()) {
 	s.t.Helper()
 	if s.isStray() {
@@ -62,15 +61,15 @@ func (s *Store) Hold(key, owner string, opts ...baton.Option) (release func()) {
 	s.holds = append(s.holds, lease)
 	s.mu.Unlock()
 	return func() {
-		_ = lease.Unlock() // it may have been lost: Lose takes it, too
+		_ = lease.Unlock() // it may be lost: Lose ends it, too
 		s.changed()
 	}
 }
 
-// Lose takes the lock from all who hold key, as a person does with "baton break", and
-// returns when their Lockers know: Lease.Done is closed, Err and Unlock give a
-// *baton.LostError with the cause Gone, contexts of the lease have ended. The store grants
-// the lock to the next waiter. The test ends if no process holds key.
+// Lose breaks the lock of all holders of key, like "baton break", and returns when their
+// Lockers know: Lease.Done is closed, Err and Unlock return a *baton.LostError with the
+// cause Gone, contexts of the lease have ended. The store grants the lock to the next
+// waiter. The test ends if key has no holder.
 //
 // For the cause Expired plant Fail(Renew, driver.ErrUnavailable), in a bubble, and let
 // Config.TTL pass.
@@ -98,13 +97,13 @@ func (s *Store) Lose(key string) {
 	s.changed()
 	for _, stopped := range noticed {
 		select {
-		case <-stopped: // a Locker watches what it holds, and stops when it knows
+		case <-stopped: // a Locker watches its claims, and stops at their end
 		case <-s.over:
 		}
 	}
 }
 
-// Holders are those who hold key, in the order of their grants, as Locker.Inspect shows
+// Holders are the holders of key, in the order of their grants, as Locker.Inspect shows
 // them.
 func (s *Store) Holders(key string) []driver.HolderInfo {
 	info, _ := s.mem.Inspect(context.Background(), key)
@@ -114,17 +113,17 @@ func (s *Store) Holders(key string) []driver.HolderInfo {
 	return info.Holders
 }
 
-// Waiters are the positions in the queue of key. A Locker takes one for all its goroutines
-// that want the same kind of lock; those that wait for another goroutine of the same
-// Locker are in no queue of the store. In a bubble, synctest.Wait returns when all
+// Waiters are the positions in the queue of key. A Locker takes one for all its
+// goroutines that want the same kind of lock; goroutines that wait for another one of the
+// same Locker have no position in the store. In a bubble, synctest.Wait returns when all
 // goroutines wait.
 func (s *Store) Waiters(key string) []driver.WaiterInfo {
 	info, _ := s.mem.Inspect(context.Background(), key)
 	return info.Waiters
 }
 
-// AwaitWaiters returns when key has at least n Waiters. The test ends if it has fewer
-// after half a minute.
+// AwaitWaiters returns when key has at least n Waiters. The test ends if that takes more
+// than half a minute.
 func (s *Store) AwaitWaiters(key string, n int) {
 	s.t.Helper()
 	timer := time.NewTimer(queuedWithin)
@@ -143,15 +142,14 @@ func (s *Store) AwaitWaiters(key string, n int) {
 	}
 }
 
-// Grants are the locks that the program was granted since New, in that order. Those of
-// Hold are not among them.
+// Grants are the grants to the program since New, in order, without those of Hold.
 func (s *Store) Grants() []Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.grants)
 }
 
-// asked remembers where a lock was asked for. It is called on the goroutine that does.
+// asked notes where a lock was asked for. It is called on the asking goroutine.
 func (s *Store) asked(c driver.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,15 +160,15 @@ func (s *Store) asked(c driver.Claim) {
 	}
 }
 
-// watched reports whether a Locker watches a claim, as it does while the claim is
-// queued or holds.
+// watched reports whether a Locker watches a claim, as it does while the claim is queued
+// or holds.
 func (s *Store) watched(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.watches[id] != nil
 }
 
-// told notes that the program was told of a grant, in whatever way.
+// told notes that the program learned of a grant.
 func (s *Store) told(id string, g driver.Grant) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +182,7 @@ func (s *Store) told(id string, g driver.Grant) {
 	c.token = g.Token
 }
 
-// unlocked forgets what the program wants to release, whatever becomes of the request.
+// unlocked notes that the program releases a claim, with or without success.
 func (s *Store) unlocked(id string) {
 	s.mu.Lock()
 	delete(s.claims, id)
@@ -192,7 +190,7 @@ func (s *Store) unlocked(id string) {
 	s.changed()
 }
 
-// gone reports whether Lose took what a claim held, or the test has ended.
+// gone reports whether Lose ended a claim, or the test has ended.
 func (s *Store) gone(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,7 +231,7 @@ func holds(info driver.KeyInfo, token int64) bool {
 	return token > 0 && slices.ContainsFunc(info.Holders, func(h driver.HolderInfo) bool { return h.Token == token })
 }
 
-// end is called when the test has ended.
+// end runs at the end of the test.
 func (s *Store) end() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -264,9 +262,9 @@ func (s *Store) end() {
 	}
 }
 
-// close ends the store and returns the faults that nothing met. What is held is lost then,
-// and waiters get driver.ErrClosed: goroutines that are still at work can end, and
-// in a bubble they must.
+// close ends the store and returns the unmet faults. Held locks are lost then, and
+// waiters get driver.ErrClosed: goroutines that still work can end, as in a bubble they
+// must.
 func (s *Store) close() (unmet []string) {
 	s.mu.Lock()
 	s.ended = true
@@ -275,9 +273,9 @@ func (s *Store) close() (unmet []string) {
 	holds, watches := s.holds, slices.Collect(maps.Values(s.watches))
 	s.mu.Unlock()
 	close(s.over)
-	_ = s.mem.Close() // wakes those who watch
+	_ = s.mem.Close() // wakes the watchers
 	for _, lease := range holds {
-		_ = lease.Unlock() // so that nothing renews it
+		_ = lease.Unlock() // ends its renewal
 	}
 	if met && s.born.Year() < 2001 { // in a bubble, where this takes no time
 		time.Sleep(askedAgainWithin)
@@ -294,7 +292,7 @@ func (s *Store) close() (unmet []string) {
 	return unmet
 }
 
-// leakedAfter gives the program some time to release what it holds.
+// leakedAfter gives the program some time to release its locks.
 func (s *Store) leakedAfter(d time.Duration) []string {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -332,7 +330,6 @@ func (s *Store) leaked() (all []string) {
 	return all
 }
 
-// place is where the program asked for the lock.
 func (c claim) place() string {
 	place := "an unknown place"
 	frames := runtime.CallersFrames(c.callers[:c.depth])

@@ -10,12 +10,12 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// Exhaust makes every limit of key refuse for d: nothing remains, and RetryAfter is what
-// is left of d. Requests take nothing meanwhile, and waiters go on after d. Forget ends it,
-// and so does Fault.Stop.
+// Exhaust makes every limit of key refuse for d: nothing remains, and RetryAfter is the
+// rest of d. Requests take nothing meanwhile, and waiters continue after d. Forget ends
+// it, and so does Fault.Stop.
 //
-// key is that of Limiter.Allow. To exhaust one of several limits, name it as the store
-// does (see ratelimit.Limiter): "tokens/{tenant/7}", "*/everybody".
+// key is that of Limiter.Allow. To exhaust one of several limits, pass its key in the
+// store (see ratelimit.Limiter): "tokens/{tenant/7}", "*/everybody".
 func (s *Store) Exhaust(key string, d time.Duration) *Fault {
 	s.t.Helper()
 	call := fmt.Sprintf("Exhaust(%q, %v)", key, d)
@@ -88,7 +88,7 @@ func (s *Store) take(ctx context.Context, r limits.Request) (limits.Taken, error
 	return taken, err
 }
 
-// ahead is how far ahead a turn may be that a limit promises.
+// ahead is how far ahead a limit's turn may be.
 func ahead(r limits.Request, t limits.Take) time.Duration {
 	switch t.Limit.Algorithm {
 	case limits.TokenBucket:
@@ -99,8 +99,8 @@ func ahead(r limits.Request, t limits.Take) time.Duration {
 	return 0
 }
 
-// refuse takes nothing, and answers for limits of which those are exhausted that have
-// something left of their time.
+// refuse takes nothing, and answers for limits of which those with time left are
+// exhausted.
 func (s *Store) refuse(ctx context.Context, r limits.Request, left []time.Duration) (limits.Taken, error) {
 	look := limits.Request{Now: r.Now}
 	for _, t := range r.Takes {
@@ -131,7 +131,7 @@ func (s *Store) refuse(ctx context.Context, r limits.Request, left []time.Durati
 	return taken, nil
 }
 
-// exhausted says for how long each limit of the request is exhausted; nil if none is.
+// exhausted returns how long each limit of the request is exhausted; nil if none is.
 func (s *Store) exhausted(r limits.Request) (left []time.Duration) {
 	now := time.Now()
 	s.mu.Lock()
@@ -154,7 +154,7 @@ func (s *Store) exhausted(r limits.Request) (left []time.Duration) {
 	return left
 }
 
-// refresh ends what Exhaust said of the keys of a request.
+// refresh ends Exhaust for the keys of a request.
 func (s *Store) refresh(r limits.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,8 +167,8 @@ func (s *Store) refresh(r limits.Request) {
 	}
 }
 
-// isOf reports whether the store's key is that of a limit of the caller's key, or is
-// that key.
+// isOf reports whether the store's key is that of a limit of the caller's key, or is that
+// key.
 func isOf(stored, key string) bool {
 	name, rest, named := strings.Cut(stored, "/")
 	return stored == key || named && name != "*" && (rest == "{"+key+"}" || rest == "/"+key)

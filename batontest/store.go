@@ -13,13 +13,12 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A Store is a store in memory for one test. It is a driver.Store with all abilities that
-// stores may have, a driver.Records and a limits.Store: for baton.New, once.New and
-// ratelimit.New. All methods are safe for concurrent use, except that those which can
-// end the test (Hold, Lose, AwaitWaiters, and a fault that makes no sense) are called by
-// the goroutine that runs it.
+// A Store is a store in memory for one test. It is a driver.Store with all abilities, a
+// driver.Records and a limits.Store: for baton.New, once.New and ratelimit.New. All
+// methods are safe for concurrent use, but only the goroutine that runs the test may call
+// those that can end it: Hold, Lose, AwaitWaiters, and an invalid fault.
 //
-// Programs that share a Store are, to the store, as many processes as they have Lockers.
+// For a shared Store each Locker is a process.
 type Store struct {
 	t    testing.TB
 	mem  *memstore.Store
@@ -28,16 +27,16 @@ type Store struct {
 
 	mu      sync.Mutex
 	ended   bool
-	stray   bool // a request from a bubble that the Store does not belong to was reported
+	stray   bool // a request from another bubble was reported
 	faults  []*Fault
-	claims  map[string]*claim        // by their IDs
-	watches map[string]chan struct{} // of claims, by their IDs: closed when the Locker stops watching
+	claims  map[string]*claim        // by ID
+	watches map[string]chan struct{} // of claims, by ID: closed when the Locker stops watching
 	grants  []Grant
 	holds   []*baton.Lease
 	change  chan struct{} // see next
 }
 
-// There is no Unwrap, and no local.Limits: what they lead to would go past the faults.
+// Unwrap and local.Limits are missing: they would bypass the faults.
 var (
 	_ driver.Store        = (*Store)(nil)
 	_ driver.Watcher      = (*Store)(nil)
@@ -55,15 +54,14 @@ var (
 )
 
 // New returns an empty store that ends with t. At the end it fails t for each lock that
-// the program still holds (one that it releases within a second is none), and for each
-// Fault that nothing met. If t has failed already, it logs the locks and keeps silent of
-// the faults: a test that ends early has not come to them.
+// the program still holds and does not release within a second, and for each unmet Fault.
+// If t has failed already, it only logs the locks: a test that ends early may not have
+// reached the faults.
 //
-// After that the store is closed: what is held is lost, and waiters get
-// driver.ErrClosed, so that goroutines which outlive the test can end.
+// After that the store is closed: held locks are lost, and waiters get driver.ErrClosed,
+// so that goroutines that outlive the test can end.
 //
-// A lease that was lost or detached is not held by the program, whether or not it unlocks
-// it.
+// A lost or detached lease is not held by the program, unlocked or not.
 func New(t testing.TB) *Store {
 	t.Helper()
 	s := &Store{
@@ -77,8 +75,8 @@ func New(t testing.TB) *Store {
 // Traits implements driver.Locks.
 func (s *Store) Traits() driver.Traits { return s.mem.Traits() }
 
-// Close does nothing: the store ends with its test, and a program may close it before
-// the test looks.
+// Close does nothing: the store ends with its test. A program may close it before the
+// test's last look.
 func (s *Store) Close() error { return nil }
 
 // Acquire implements driver.Locks.
@@ -113,8 +111,8 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) (grants []dr
 	return grants, nil
 }
 
-// Renew implements driver.Locks. What Lose took is answered as lost, whatever fault is
-// planted.
+// Renew implements driver.Locks. Claims that Lose ended are answered as lost, with any
+// fault.
 func (s *Store) Renew(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 	answers := make([]driver.Renewal, len(claims))
 	var rest []driver.Claim

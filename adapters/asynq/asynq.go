@@ -1,6 +1,6 @@
 // Package batonasynq limits the tasks of github.com/hibiken/asynq by key, over all
 // servers: how many run at a time, and how many begin within a period. A task that may
-// not run now goes back to its queue, and that is no attempt.
+// not run now goes back to its queue, which is no attempt.
 //
 //	limit, err := joblimit.New(joblimit.Config{Locks: locks, Running: 5})
 //	…
@@ -11,39 +11,39 @@
 //	}))
 //	server := asynq.NewServerFromRedisClient(queue, batonasynq.Config(asynq.Config{Concurrency: 10}))
 //
-// What is limited, and what is promised, is described in package joblimit. Both calls are
-// needed: without Config asynq takes a task that goes back for one that failed.
+// Package joblimit describes the limits and their promises. Both calls are needed:
+// without Config asynq takes a task that goes back for a failed one.
 //
 // # What asynq does with a task that goes back
 //
-// It stands among the tasks that are retried, with the reason as its last error. Its
-// count of retries and the queue's counts of failures stay as they are.
+// It is among the tasks to retry, with the reason as its last error. Its count of retries
+// and the queue's counts of failures do not change.
 //
-// asynq keeps times in whole seconds, and looks for tasks whose time has come every
-// asynq.Config.DelayedTaskCheckInterval, 5s by default. With jobs that are shorter than
-// that, set it to 1s, or the permits are free while tasks wait to be looked for.
+// asynq keeps times in whole seconds, and looks for due tasks every
+// asynq.Config.DelayedTaskCheckInterval, 5s by default. With shorter jobs set it to 1s;
+// otherwise permits stay unused while tasks wait to be found.
 //
 // # The last attempt
 //
-// asynq archives a task that returns an error in its last attempt, whatever the error, and
-// so a task with MaxRetry(0) at once. When such a task goes back, Middleware enqueues it
-// again and has asynq forget the one that ran. The new task has the queue, type, payload,
-// headers, timeout, deadline and retention of the old one and one attempt, which is its last.
-// Its ID is the old one, "~" and a random text, and its retries count from 0. The lock of
-// asynq.Unique ends with the old task. asynq counts each old one as processed and logs
-// "revoke task". A server that dies between the two steps leaves the old task archived.
+// asynq archives a task that returns any error in its last attempt, and so a task with
+// MaxRetry(0) at once. When such a task goes back, Middleware enqueues it again and makes
+// asynq forget the one that ran. The new task has the queue, type, payload, headers,
+// timeout, deadline and retention of the old one and one attempt, its last. Its ID is the
+// old one, "~" and a random text, and its retries count from 0. The lock of asynq.Unique
+// ends with the old task. asynq counts each old one as processed and logs "revoke task".
+// If a server dies between the two steps, the old task is archived.
 //
 // # Timeouts and unique tasks
 //
 // The wait in the worker is part of a task's timeout. A task goes back before half of it
-// has passed, and has all of it again next time. A deadline (asynq.Deadline) and the time of
-// asynq.Unique go on while a task is away: when the time of Unique is over a second task can
-// be enqueued, so give it long enough for the queue.
+// has passed, and has all of it again next time. A deadline (asynq.Deadline) and the time
+// of asynq.Unique continue while a task is away: after the time of Unique a second task
+// can be enqueued, so make it long enough for the queue.
 //
 // # When a server dies
 //
-// The permits of its tasks are free when they have expired, within the TTL of the Locker.
-// asynq itself takes up the tasks again about a minute later.
+// The permits of its tasks expire within the TTL of the Locker. asynq itself resumes the
+// tasks about a minute later.
 package batonasynq
 
 import (
@@ -61,7 +61,7 @@ import (
 
 // Middleware runs tasks as jobs of a limit, under the key that the function returns for
 // each: "" for a task without a limit. The context of the handler ends with the permit.
-// Several limits are several calls of mux.Use. queue is the Redis of the server: it gets the
+// For several limits call mux.Use several times. queue is the Redis of the server, for
 // tasks that go back in their last attempt. The server needs Config, too.
 func Middleware(queue redis.UniversalClient, limit *joblimit.Limit, key func(context.Context, *asynq.Task) string) asynq.MiddlewareFunc {
 	again := enqueuer{asynq.NewClientFromRedisClient(queue), asynq.NewInspectorFromRedisClient(queue)}
@@ -89,9 +89,9 @@ type enqueuer struct {
 	inspector *asynq.Inspector
 }
 
-// replace enqueues a task with one attempt in place of the one that runs, and returns the
-// error with which asynq forgets that. It tries until ctx ends, always with the same ID, so
-// that an answer that was lost enqueues nothing twice.
+// replace enqueues a task with one attempt in place of the running one, and returns the
+// error with which asynq forgets that. It tries until ctx ends, always with the same ID,
+// so that a lost answer enqueues no second task.
 func (e enqueuer) replace(ctx context.Context, task *asynq.Task, b *joblimit.BackError) error {
 	queue, _ := asynq.GetQueueName(ctx)
 	id, _ := asynq.GetTaskID(ctx)
@@ -104,7 +104,7 @@ func (e enqueuer) replace(ctx context.Context, task *asynq.Task, b *joblimit.Bac
 		switch {
 		case err == nil, errors.Is(err, asynq.ErrTaskIDConflict):
 			return fmt.Errorf("%w: %w", asynq.RevokeTask, b)
-		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // there is nothing to put back
+		case errors.Is(err, asynq.ErrTaskNotFound), errors.Is(err, asynq.ErrQueueNotFound): // the running task is gone
 			return err
 		}
 		select {
@@ -133,8 +133,7 @@ func (e enqueuer) enqueue(ctx context.Context, queue, id string, task *asynq.Tas
 	return err
 }
 
-// nextID is the ID of the task that takes the place of another: the first one's ID, and a
-// text that no other task has.
+// nextID is the ID of a replacement: the first task's ID, and a unique text.
 func nextID(id string) string {
 	text := rand.Text()
 	if i := len(id) - len(text) - 1; i > 0 && id[i] == '~' {
@@ -144,8 +143,8 @@ func nextID(id string) string {
 }
 
 // Config makes a server put back the tasks that Middleware stops: it is cfg with an
-// IsFailure, a RetryDelayFunc and an ErrorHandler that know them, and leave all other
-// tasks to those of cfg. The ErrorHandler is not told of tasks that go back.
+// IsFailure, a RetryDelayFunc and an ErrorHandler for these. For other tasks those of cfg
+// apply. The ErrorHandler is not called for tasks that go back.
 func Config(cfg asynq.Config) asynq.Config {
 	isFailure, delay, handler := cfg.IsFailure, cfg.RetryDelayFunc, cfg.ErrorHandler
 	cfg.IsFailure = func(err error) bool {
@@ -179,8 +178,8 @@ func back(err error) *joblimit.BackError {
 	return b
 }
 
-// wholeSeconds lengthens d so that asynq, which cuts the fraction off the second, does
-// not bring the task back early.
+// wholeSeconds lengthens d so that asynq, which cuts off fractions of seconds, does not
+// bring the task back early.
 func wholeSeconds(now time.Time, d time.Duration) time.Duration {
 	at := now.Add(d)
 	if cut := at.Truncate(time.Second); cut.Before(at) {

@@ -1,22 +1,22 @@
-// Package batoncertmagic puts the locks of github.com/caddyserver/certmagic into
-// any store of Baton, wherever the certificates are stored.
+// Package batoncertmagic puts the locks of github.com/caddyserver/certmagic into any
+// store of Baton, with the certificates in any storage.
 //
 //	storage := batoncertmagic.New(&certmagic.FileStorage{Path: "/shared"}, locks, "certs/")
 //	certmagic.Default.Storage = storage
 //
-// Of all instances that need the same certificate one obtains or renews it; the
-// others wait and find it in the storage. If an instance crashes, the next one
-// gets the lock within the TTL of locks. An instance that obtains a certificate
-// for hours, with pauses between its attempts, keeps the lock as long as it lives.
+// Of all instances that need the same certificate one obtains or renews it; the others
+// wait and find it in the storage. If an instance crashes, the next one gets the lock
+// within the TTL of locks. An instance that tries to obtain a certificate for hours, with
+// pauses, keeps the lock as long as it lives.
 //
 // # When a lock is lost
 //
-// certmagic does not let a lock stop an issuer, and lock tokens do not reach its
-// storage. If a lease is lost while an issuer works, another instance may obtain
-// the same certificate meanwhile, and both store theirs. What follows is told:
-// RenewLockLease, which certmagic calls before each attempt, locks again or fails,
-// and Unlock fails. A lease is lost when its store is out of reach for the TTL, or
-// when the process is stopped for that long.
+// certmagic does not let a lock stop an issuer, and its storage gets no tokens. If a
+// lease is lost while an issuer works, another instance may obtain the same certificate
+// meanwhile, and both store theirs. Later calls report the loss: RenewLockLease, which
+// certmagic calls before each attempt, locks again or fails, and Unlock fails. A lease is
+// lost when its store is out of reach for the TTL, or when the process is stopped for
+// that long.
 package batoncertmagic
 
 import (
@@ -32,26 +32,25 @@ import (
 )
 
 // A Storage is a certmagic.Storage with the locks of Baton. It has both optional
-// interfaces that certmagic looks for, TryLocker and LockLeaseRenewer, whatever
-// the wrapped storage has. All instances that share certificates must have the
-// same store and prefix. Methods are safe for concurrent use, as far as those of
-// the wrapped storage are.
+// interfaces of certmagic, TryLocker and LockLeaseRenewer. All instances that share
+// certificates must have the same store and prefix. Methods are safe for concurrent use,
+// as far as those of the wrapped storage are.
 type Storage struct {
-	// Storage is what New wrapped; certificates are there. Its own locks are not
-	// used. It is not to be changed.
+	// Storage is the wrapped storage, with the certificates. Its own locks are not used.
+	// It must not be changed.
 	certmagic.Storage
 
 	locks  *baton.Locker
 	prefix string
 
 	mu    sync.Mutex
-	names map[string]*name // those that are locked or asked for
+	names map[string]*name // those that are locked or wanted
 }
 
-// A name is a lock of certmagic. Unlock says only which name to unlock, so a
-// process has one lease on it at a time until Unlock, also if that was lost.
+// A name is a lock of certmagic. Unlock gets only the name, so a process has one lease on
+// it at a time until Unlock, even after a loss.
 type name struct {
-	turn  chan struct{} // full while a caller of this process has the lock or asks the store for it
+	turn  chan struct{} // full while a caller of this process has the lock or asks for it
 	users int           // callers that have or want the turn
 	lease *baton.Lease  // nil while there is none
 }
@@ -62,10 +61,9 @@ var (
 	_ certmagic.LockLeaseRenewer = (*Storage)(nil)
 )
 
-// New makes a Storage that locks in the store of locks. The key of a lock is the
-// prefix and the name that certmagic gives it, such as
-// "certs/issue_cert_example.com". The TTL of locks is how long nobody can obtain a
-// certificate after an instance crashed while it obtained that certificate.
+// New makes a Storage that locks in the store of locks. The key of a lock is the prefix
+// and certmagic's name, such as "certs/issue_cert_example.com". The TTL of locks is how
+// long no instance can obtain a certificate after one crashed while it obtained that.
 func New(storage certmagic.Storage, locks *baton.Locker, prefix string) *Storage {
 	return &Storage{Storage: storage, locks: locks, prefix: prefix, names: make(map[string]*name)}
 }
@@ -78,8 +76,8 @@ func (s *Storage) String() string {
 	return fmt.Sprintf("%T", s.Storage)
 }
 
-// Lock implements certmagic.Locker: it waits until ctx ends. Callers of this
-// process wait in the order of their calls. Its errors are those of baton's Lock.
+// Lock implements certmagic.Locker: it waits until ctx ends. Callers of this process wait
+// in the order of their calls. Its errors are those of baton's Lock.
 func (s *Storage) Lock(ctx context.Context, lockName string) error {
 	n := s.enter(lockName)
 	select {
@@ -91,8 +89,8 @@ func (s *Storage) Lock(ctx context.Context, lockName string) error {
 	return s.acquire(ctx, s.locks.Lock, lockName, n)
 }
 
-// TryLock implements certmagic.TryLocker. It is false without an error if another
-// caller of this process or another process has the lock, or waits for it.
+// TryLock implements certmagic.TryLocker. It is false without an error if another caller
+// has the lock, or waits for it.
 func (s *Storage) TryLock(ctx context.Context, lockName string) (bool, error) {
 	n := s.enter(lockName)
 	select {
@@ -108,7 +106,7 @@ func (s *Storage) TryLock(ctx context.Context, lockName string) (bool, error) {
 	return err == nil, err
 }
 
-// acquire asks the store, for a caller that has the turn.
+// acquire asks the store, for the caller with the turn.
 func (s *Storage) acquire(ctx context.Context, lock func(context.Context, string, ...baton.Option) (*baton.Lease, error), lockName string, n *name) error {
 	lease, err := lock(ctx, s.prefix+lockName)
 	if err != nil {
@@ -122,11 +120,10 @@ func (s *Storage) acquire(ctx context.Context, lock func(context.Context, string
 	return nil
 }
 
-// Unlock implements certmagic.Locker. A *baton.LostError says that the lock was
-// lost while it was needed. Other errors are those of Lease.Unlock, after which
-// the lock expires within the TTL. In no case need Unlock be called again; without
-// a lock it does nothing, because certmagic.CleanUpOwnLocks unlocks once more what
-// failed.
+// Unlock implements certmagic.Locker. A *baton.LostError says that the lock was lost
+// before. Other errors are those of Lease.Unlock, after which the lock expires within the
+// TTL. Unlock need not be repeated after an error; without a lock it does nothing,
+// because certmagic.CleanUpOwnLocks repeats failed unlocks.
 func (s *Storage) Unlock(_ context.Context, lockName string) error {
 	s.mu.Lock()
 	n := s.names[lockName]
@@ -143,12 +140,12 @@ func (s *Storage) Unlock(_ context.Context, lockName string) error {
 	return err
 }
 
-// RenewLockLease implements certmagic.LockLeaseRenewer. Baton renews leases itself,
-// so the duration has no meaning here. If the lease was lost it locks again, without
-// waiting: certmagic, which calls it before each attempt and then looks whether the
-// certificate is still needed, would otherwise go on without a lock or never again.
-// It fails with the *baton.LostError if that is not possible, for example because
-// another instance has the lock now, and can be called again.
+// RenewLockLease implements certmagic.LockLeaseRenewer. Baton renews leases itself, so
+// the duration is ignored. If the lease was lost it locks again, without waiting.
+// certmagic calls it before each attempt and then checks that the certificate is still
+// needed; without the new lock it would continue without one, or never again. If another
+// instance has the lock, for example, it fails with the *baton.LostError, and can be
+// called again.
 func (s *Storage) RenewLockLease(ctx context.Context, lockName string, _ time.Duration) error {
 	key := s.prefix + lockName
 	s.mu.Lock()

@@ -1,13 +1,12 @@
-// Package batoncron runs the jobs of github.com/robfig/cron/v3 once though
-// several programs have them: of those that come to the same tick, one runs the
-// job.
+// Package batoncron runs the jobs of github.com/robfig/cron/v3 once although several
+// programs have them: of the programs that come to the same tick, one runs the job.
 //
 //	once := &batoncron.Wrapper{Locks: locks, Hold: 10 * time.Second}
 //	c.AddJob("0 3 * * *", cron.NewChain(once.Wrap("report")).Then(job))
 //	c.AddJob("@hourly", once.Job("clean", func(ctx context.Context, lease *baton.Lease) { … }))
 //
-// It is not promised that a tick runs at least once: a program that crashes
-// while it runs a job has used up the tick.
+// It is not promised that a tick runs at least once: the tick of a program that crashes
+// during the job is used up.
 package batoncron
 
 import (
@@ -20,42 +19,41 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// A Wrapper makes jobs that run under a lock. Its fields are not to be changed
-// while it is in use; methods are safe for concurrent use.
+// A Wrapper makes jobs that run under a lock. Its fields must not be changed while it is
+// in use; methods are safe for concurrent use.
 type Wrapper struct {
-	// Locks holds the store. Its TTL is how long a job cannot run after a
-	// program crashed in it. It should not be shorter than Hold: a program
-	// that ends within Hold leaves the lock to expire.
+	// Locks has the store. Its TTL is how long a job cannot run after a program crashed
+	// in it. It should not be shorter than Hold: the lock of a program that ends within
+	// Hold expires.
 	Locks *baton.Locker
 
-	// Prefix is put before the name of a job to make the key of its lock.
+	// Prefix and the name of a job are the key of its lock.
 	Prefix string
 
-	// Hold is how long a lock is kept from the beginning of a job, even if the
-	// job ends before. Were it released with a short job, a program whose clock
-	// is late by more than that would run the same tick again. It must be
-	// longer than clocks may differ, and shorter than the time between two
-	// ticks less that difference, or ticks are left out. With 0 the lock lasts
-	// as long as the job.
+	// Hold is how long a lock is kept from the beginning of a job, even after its end. If
+	// it were released with a short job, a program whose clock is later by more than that
+	// would run the same tick again. It must be longer than the difference of the clocks,
+	// and shorter than the time between two ticks less that difference, or ticks are left
+	// out. With 0 the lock lasts as long as the job.
 	Hold time.Duration
 
-	// Logger is told of jobs that were left out because another program had
-	// the lock (Info), or because the store could not be asked, and of locks
-	// that were lost while a job ran (Error). Defaults to cron.DefaultLogger.
+	// Logger gets jobs that were left out because another program had the lock (Info), or
+	// because the store could not be asked, and locks that were lost while a job ran
+	// (Error). Defaults to cron.DefaultLogger.
 	Logger cron.Logger
 }
 
-// Wrap runs jobs under the lock of that name. All programs must call the job by
-// the same name. A job that is wrapped cannot be told that the lock was lost;
-// see Job. It works in a chain of wrappers.
+// Wrap runs jobs under the lock of that name, which must be the same in all programs. A
+// wrapped job cannot learn that the lock was lost; see Job. It works in a chain of
+// wrappers.
 func (w *Wrapper) Wrap(name string) cron.JobWrapper {
 	return func(job cron.Job) cron.Job {
 		return w.Job(name, func(context.Context, *baton.Lease) { job.Run() })
 	}
 }
 
-// Job makes a job of f, which gets a context that ends if the lock is lost, and
-// the lease for its token. f must not unlock it.
+// Job makes a job of f, with a context that ends if the lock is lost, and the lease for
+// its token. f must not unlock it.
 func (w *Wrapper) Job(name string, f func(context.Context, *baton.Lease)) cron.Job {
 	return cron.FuncJob(func() {
 		began := time.Now()
@@ -68,12 +66,12 @@ func (w *Wrapper) Job(name string, f func(context.Context, *baton.Lease)) cron.J
 			w.logger().Error(err, "left out: the lock cannot be had", "job", name)
 			return
 		}
-		defer w.release(name, lease, began.Add(w.Hold)) // also if f panics
+		defer w.release(name, lease, began.Add(w.Hold)) // even if f panics
 		f(lease.Context(context.Background()), lease)
 	})
 }
 
-// release does so at the time given, without waiting for it.
+// release releases at a time, without waiting for it.
 func (w *Wrapper) release(name string, lease *baton.Lease, at time.Time) {
 	unlock := func() {
 		if err := lease.Unlock(); err != nil {

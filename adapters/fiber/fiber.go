@@ -6,33 +6,34 @@
 //		batonfiber.Middleware(idempotent), // of httponce.New
 //		payments)
 //
-// fiber's own adaptor.HTTPMiddleware runs the handlers that follow when the middleware has
-// returned, so that httponce would record an empty answer, and it passes one value of each
-// header field.
+// fiber's own adaptor.HTTPMiddleware runs the later handlers when the middleware has
+// returned, so httponce would record an empty answer, and it passes only one value of
+// each header field.
 //
-// The middleware knows fiber's route, if it is part of it, as above: http.Request.Pattern is
-// fiber's FullPath, and PathValue has fiber's parameters. With App.Use it knows no pattern
-// and the parameters of its own path.
+// If the middleware is part of a route, as above, it knows the route:
+// http.Request.Pattern is fiber's FullPath, and PathValue has fiber's parameters. With
+// App.Use it has no pattern, and the parameters of its own path.
 //
-// What the middleware puts into the context of the request is in c.Context(), for
-// httponce.AttemptOf and httplimit.ResultOf; fiber.Ctx as a context has it not.
+// Values that the middleware adds to the context of the request are in c.Context(), for
+// httponce.AttemptOf and httplimit.ResultOf, not in fiber.Ctx as a context.
 //
-// # What is answered
+// # Answers
 //
-// Behind httponce an error of a handler is answered by the app's ErrorHandler at once, so that
-// the answer that is recorded is the one that the client gets; middleware outside sees no
-// error. Behind httplimit errors go on outwards. recover.New may be on either side.
+// Behind httponce the app's ErrorHandler answers an error of a handler at once, so that
+// the recorded answer is that of the client; middleware outside sees no error. Behind
+// httplimit errors continue outwards. recover.New may be on either side.
 //
-// A handler that streams does so behind httplimit. Behind httponce its stream is read to its
-// end, or to httponce.MaxAnswer, and sent as a whole. If it ends early, with an error or before
-// the size that it was given, the app's ErrorHandler answers that error, and nothing is recorded.
+// A handler can stream behind httplimit. Behind httponce its stream is read to its end,
+// or to httponce.MaxAnswer, and sent as a whole. If it ends early, with an error or
+// before its declared size, the app's ErrorHandler answers that error, and it is not
+// recorded.
 //
-// # What cannot be done
+// # Limits of fiber
 //
-// fasthttp does not tell when a client hangs up: a request that waits for another one or for
-// its turn waits for as long as it may. fiber parses forms of several parts before its
-// handlers run, and their bytes are gone: behind httponce such a request fails with ErrForm,
-// unless fiber.Config.DisablePreParseMultipartForm is set.
+// fasthttp does not tell when a client hangs up: a request that waits for another one or
+// for its turn waits for as long as it may. fiber parses forms of several parts before
+// its handlers run, and drops their bytes: behind httponce such a request fails with
+// ErrForm, unless fiber.Config.DisablePreParseMultipartForm is set.
 package batonfiber
 
 import (
@@ -49,11 +50,11 @@ import (
 	"github.com/valyala/fasthttp"
 )
 
-// ErrForm says that a middleware wants the bytes of a form of several parts.
+// ErrForm says that a middleware needs the bytes of a form of several parts.
 var ErrForm = errors.New("batonfiber: fiber has parsed the form: set fiber.Config.DisablePreParseMultipartForm")
 
-// Middleware is m as middleware of fiber. If m does not call the next handler, what follows
-// in fiber is not called either. m must call it within its own call, if at all, and once.
+// Middleware is m as middleware of fiber. If m does not call the next handler, later
+// handlers of fiber do not run. m may call it at most once, within its own call.
 func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 	return func(c fiber.Ctx) (failed error) {
 		body := &lazy{c: c}
@@ -75,23 +76,23 @@ func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 			defer c.SetContext(c.Context())
 			c.SetContext(r.Context())
 			if passed = true; r.Body != body && c.Request().IsBodyStream() {
-				text, _ := io.ReadAll(r.Body) // what m has read
+				text, _ := io.ReadAll(r.Body) // the body that m has read
 				body.finish()
 				c.Request().SetBody(text)
 			}
 			write(out.to, w.Header())
 			if failed = c.Next(); w == out {
-				return // what the handler has answered is in its place
+				return // the handler's answer is in place
 			}
 			if failed != nil && c.App().ErrorHandler(c, failed) != nil {
-				_ = c.SendStatus(fiber.StatusInternalServerError) // has no errors
+				_ = c.SendStatus(fiber.StatusInternalServerError) // never fails
 			}
 			failed = nil
 			read(w.Header(), out.to)
 			if !out.to.IsBodyStream() {
 				w.Header().Del("Content-Length") // fasthttp sends that of the body
 				w.WriteHeader(out.to.StatusCode())
-				_ = out.to.BodyWriteTo(w) // w knows if it was too much
+				_ = out.to.BodyWriteTo(w) // w knows if it was too long
 				return
 			}
 			w.WriteHeader(out.to.StatusCode())
@@ -99,7 +100,7 @@ func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 			_, _ = io.Copy(w, from)
 			_ = out.to.CloseBodyStream()
 			if broke = from.broke; broke != nil {
-				panic(http.ErrAbortHandler) // m is not to take what came for an answer
+				panic(http.ErrAbortHandler) // m must not take the rest for an answer
 			}
 		})).ServeHTTP(out, r)
 		if !passed {
@@ -112,10 +113,10 @@ func Middleware(m func(http.Handler) http.Handler) fiber.Handler {
 	}
 }
 
-// request is the request of net/http. No part of it is memory that fasthttp uses again.
+// request is the request of net/http. It contains no memory that fasthttp reuses.
 func request(c fiber.Ctx, body *lazy) (*http.Request, error) {
 	from, conn := c.Request(), c.RequestCtx()
-	uri := string(from.Header.RequestURI()) // fiber's other ones are decoded
+	uri := string(from.Header.RequestURI()) // fiber's other forms are decoded
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
 		return nil, err
@@ -143,7 +144,7 @@ func request(c fiber.Ctx, body *lazy) (*http.Request, error) {
 type lazy struct {
 	c    fiber.Ctx
 	from io.Reader
-	err  error // what the last Read returned
+	err  error // of the last Read
 }
 
 func (l *lazy) Close() error { return nil }
@@ -166,8 +167,8 @@ func (l *lazy) Read(p []byte) (n int, err error) {
 	return n, l.err
 }
 
-// finish reads the rest of a stream, as net/http does, or ends the connection: fasthttp would
-// take the rest for the next request.
+// finish reads the rest of a stream, as net/http does, or ends the connection: fasthttp
+// would take the rest for the next request.
 func (l *lazy) finish() {
 	if l.c.Request().IsBodyStream() && l.err != io.EOF {
 		if _, err := io.CopyN(io.Discard, l, 256<<10); err != io.EOF {
@@ -176,11 +177,11 @@ func (l *lazy) finish() {
 	}
 }
 
-// A stream is the body of an answer that a handler streams.
+// A stream is the body of a streamed answer.
 type stream struct {
 	from  io.Reader
-	left  int64 // of its Content-Length; below 0: it has none
-	broke error // why it ended before its end
+	left  int64 // of its Content-Length; below 0: none
+	broke error // why it ended early
 }
 
 func (s *stream) Read(p []byte) (int, error) {
@@ -195,7 +196,6 @@ func (s *stream) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// A writer writes to the response of fiber.
 type writer struct {
 	to     *fasthttp.Response
 	header http.Header
@@ -219,7 +219,7 @@ func (w *writer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// read makes of header that of from.
+// read sets header to that of from.
 func read(header http.Header, from *fasthttp.Response) {
 	clear(header)
 	for name, value := range from.Header.All() {
@@ -227,8 +227,8 @@ func read(header http.Header, from *fasthttp.Response) {
 	}
 }
 
-// write makes of the header of to that one. It leaves alone what is the same, such as the
-// Content-Type that is sent where none was set.
+// write sets the header of to. It does not touch equal fields, such as the default
+// Content-Type.
 func write(to *fasthttp.Response, header http.Header) {
 	old := http.Header{}
 	read(old, to)

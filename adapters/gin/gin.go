@@ -6,20 +6,20 @@
 //	r.POST("/payments", batongin.Middleware(idempotent), payments) // of httponce.New
 //
 // The middleware knows gin's route: http.Request.Pattern is gin's FullPath, and PathValue
-// has gin's parameters. So httplimit.Route counts each route by itself, and a key of
-// httplimit.Func can be a parameter.
+// has gin's parameters. So httplimit.Route counts each route by itself, and
+// httplimit.Func can use a parameter.
 //
-// What the middleware puts into the context of the request is in c.Request.Context(), for
-// httponce.AttemptOf and httplimit.ResultOf.
+// Values that the middleware adds to the context of the request are in
+// c.Request.Context(), for httponce.AttemptOf and httplimit.ResultOf.
 //
-// # Where it belongs
+// # Its place in the chain
 //
-// Handlers that answer c.Errors belong behind httponce, so that the answer that is recorded
-// is the one that the client gets. Without them a handler that has left an error and has
-// written nothing has failed: the answer is 500, which is not recorded. gin.Recovery may be on
+// Handlers that answer c.Errors belong behind httponce, so that the recorded answer is
+// that of the client. Without them a handler that has left an error and has written
+// nothing has failed: the answer is 500, which is not recorded. gin.Recovery may be on
 // either side.
 //
-// A handler that streams, such as by c.Stream, streams behind httplimit. Behind httponce its
+// A handler can stream behind httplimit, for example by c.Stream. Behind httponce its
 // answer is sent as a whole, when it returns: a flush has no effect.
 package batongin
 
@@ -32,8 +32,8 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Middleware is m as middleware of gin. If m does not call the next handler, what follows in
-// gin is not called either. m must call it within its own call, if at all, and once.
+// Middleware is m as middleware of gin. If m does not call the next handler, later
+// handlers of gin do not run. m may call it at most once, within its own call.
 func Middleware(m func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		outer, request, errs, passed := c.Writer, c.Request, len(c.Errors), false
@@ -43,7 +43,7 @@ func Middleware(m func(http.Handler) http.Handler) gin.HandlerFunc {
 			r.SetPathValue(p.Key, p.Value)
 		}
 		m(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			defer func() { c.Writer, c.Request = outer, request }() // also for who recovers
+			defer func() { c.Writer, c.Request = outer, request }() // even after a panic
 			passed, c.Request = true, r
 			if w == outer {
 				c.Next()
@@ -63,12 +63,13 @@ func Middleware(m func(http.Handler) http.Handler) gin.HandlerFunc {
 	}
 }
 
-// A writer is gin's way to write to w. Like gin's own it sends a status with the first byte.
+// A writer is gin's way to write to w. Like gin's own it sends a status with the first
+// byte.
 type writer struct {
 	http.ResponseWriter
 	ctx    context.Context
 	status int
-	size   int // -1: nothing was sent
+	size   int // -1: no byte was sent
 }
 
 func (w *writer) Status() int                           { return w.status }
@@ -106,7 +107,8 @@ func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.ResponseWriter).Hijack()
 }
 
-// CloseNotify tells that the handler's context has ended: the handler goes on without a client.
+// CloseNotify reports the end of the handler's context: the handler continues without a
+// client.
 func (w *writer) CloseNotify() <-chan bool {
 	gone := make(chan bool, 1)
 	context.AfterFunc(w.ctx, func() { gone <- true })

@@ -1,37 +1,37 @@
 // Package batongoose lets one program at a time run the migrations of
-// github.com/pressly/goose/v3, in whatever store the lock is: for SQLite and
-// other databases for which goose has no locker, for databases in which no table of
-// locks is wanted, and where migrations of several databases must not run at once.
+// github.com/pressly/goose/v3, with the lock in any store: for SQLite and other databases
+// for which goose has no locker, for databases without a table of locks, and for
+// migrations of several databases that must not run at once.
 //
 //	locker := batongoose.New(locks, "migrate/shop")
 //	provider, err := goose.NewProvider(goose.DialectSQLite3, db, files, goose.WithLocker(locker))
 //	_, err = provider.Up(ctx)
 //
-// A program that waited finds the migrations applied and applies none. If a
-// program crashes while it migrates, the next one waits for the rest of the TTL.
+// A program that waited finds the migrations applied and applies none. If a program
+// crashes during a migration, the next one waits for the rest of the TTL.
 //
 // # When the lock is lost
 //
-// goose does not let a locker stop a migration: it goes on, and Up returns its
-// results with an error for which errors.Is(err, baton.ErrLost) is true.
-// Meanwhile another program may migrate. To stop it, put the migrations into
-// baton's Do in place of this package:
+// goose does not let a locker stop a migration: it continues, and Up returns its results
+// with an error for which errors.Is(err, baton.ErrLost) is true. Meanwhile another
+// program may migrate. To stop it, run the migrations in baton's Do instead of this
+// package:
 //
 //	err := locks.Do(ctx, "migrate/shop", func(ctx context.Context, _ *baton.Lease) error {
 //		_, err := provider.Up(ctx) // ctx ends if the lock is lost
 //		return err
 //	})
 //
-// The statement that runs then is interrupted, and its transaction rolled back.
-// What a migration without a transaction has done stays done, as after a crash.
+// The running statement is interrupted, and its transaction rolled back. The changes of a
+// migration without a transaction stay, as after a crash.
 //
-// MySQL and MariaDB are not interrupted: the server finishes the statement, and
-// rolls back its transaction after that. There, a CREATE or ALTER is never rolled
-// back, and ends the transaction: what the migration does after it stays done.
+// MySQL and MariaDB are not interrupted: the server finishes the statement, and rolls
+// back its transaction after that. A CREATE or ALTER is never rolled back there, and ends
+// the transaction: later changes of the migration stay.
 //
 // # What is not locked
 //
-// goose asks no locker in HasPending and GetVersions.
+// HasPending and GetVersions of goose use no locker.
 package batongoose
 
 import (
@@ -46,14 +46,14 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// A Locker is a lock.Locker of goose: give it to goose.WithLocker. All providers
-// that migrate the same database must have Lockers with the same key and store.
-// Methods are safe for concurrent use, and several providers may share a Locker:
-// it holds one lease at a time, also if that was lost, until Unlock.
+// A Locker is a lock.Locker of goose for goose.WithLocker. All providers that migrate the
+// same database must have Lockers with the same key and store. Methods are safe for
+// concurrent use, and several providers may share a Locker: it holds one lease at a time,
+// even after a loss, until Unlock.
 type Locker struct {
 	locks *baton.Locker
 	key   string
-	turn  chan struct{} // of the holder in this process
+	turn  chan struct{} // held by the holder in this process
 
 	mu    sync.Mutex
 	lease *baton.Lease
@@ -61,15 +61,14 @@ type Locker struct {
 
 var _ lock.Locker = (*Locker)(nil)
 
-// New makes a Locker of the lock of key. The TTL of locks is how long nobody can
-// migrate after a program crashed in a migration.
+// New makes a Locker for the lock of key. The TTL of locks is how long no program can
+// migrate after one crashed in a migration.
 func New(locks *baton.Locker, key string) *Locker {
 	return &Locker{locks: locks, key: key, turn: make(chan struct{}, 1)}
 }
 
-// Lock implements lock.Locker: it waits for the lock until ctx ends. It does not
-// use the database. Its errors are those of baton's Lock, after which goose
-// applies nothing.
+// Lock implements lock.Locker: it waits for the lock until ctx ends. It does not use the
+// database. Its errors are those of baton's Lock, after which goose applies no migration.
 func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
 	select {
 	case l.turn <- struct{}{}:
@@ -87,9 +86,9 @@ func (l *Locker) Lock(ctx context.Context, _ *sql.DB) error {
 	return nil
 }
 
-// Unlock implements lock.Locker. A *baton.LostError says that the lock was lost
-// while goose migrated. Other errors are those of Lease.Unlock, after which the
-// lock expires within the TTL; in no case need Unlock be called again.
+// Unlock implements lock.Locker. A *baton.LostError says that the lock was lost while
+// goose migrated. Other errors are those of Lease.Unlock, after which the lock expires
+// within the TTL. Unlock need not be repeated after an error.
 func (l *Locker) Unlock(context.Context, *sql.DB) error {
 	l.mu.Lock()
 	lease := l.lease

@@ -7,14 +7,14 @@ import (
 	"sync/atomic"
 )
 
-// bound keeps the series that were made for a combination K of values, which are few.
-// A look is one of a map that never changes.
+// bound keeps the series for combinations K of values, of which there are few. A look-up
+// reads a map that never changes.
 type bound[K comparable, S any] struct {
 	mu  sync.Mutex
 	all atomic.Pointer[map[K]S]
 }
 
-// get returns those of k, which make makes at the first time.
+// get returns the series of k, which make makes at the first call.
 func (b *bound[K, S]) get(k K, make func(K) S) S {
 	if all := b.all.Load(); all != nil {
 		if s, ok := (*all)[k]; ok {
@@ -42,8 +42,8 @@ type names struct {
 	all atomic.Pointer[map[string]string]
 }
 
-// admit returns name, or "other" if there are too many already. The string that it
-// returns keeps no key alive.
+// admit returns name, or "other" if there are too many already. The returned string does
+// not keep a key in memory.
 func (n *names) admit(name string) string {
 	if all := n.all.Load(); all != nil {
 		if s, ok := (*all)[name]; ok {

@@ -1,6 +1,6 @@
-// Package metrics turns the events of Baton's packages into counters, gauges and
-// histograms. It depends on no library for metrics: a Meter makes the instruments.
-// Two are modules of their own, for Prometheus and for OpenTelemetry:
+// Package metrics makes counters, gauges and histograms of the events of Baton's
+// packages. It depends on no library for metrics: a Meter makes the instruments. Two
+// modules have one, for Prometheus and for OpenTelemetry:
 //
 //	told, err := batonprometheus.New(prometheus.DefaultRegisterer, metrics.Config{})
 //	stop := guard.Observe(told.Guard)
@@ -15,9 +15,9 @@
 // Instruments is the list; docs/metrics.md shows it. Names and units follow
 // OpenTelemetry, and the names in Prometheus follow from them.
 //
-// No label has a key as its value, so that the number of series does not grow with
-// the number of keys. Config.Class says which sort of key it is.
+// No label has a key as its value, so the number of series does not grow with the number
+// of keys. Config.Class sorts keys into classes.
 //
-// Counts agree. In each store and class, the locks that were acquired are those that
-// were released, that were lost, and that baton.lock.held counts.
+// Counts agree: in each store and class, the acquired locks are the released ones, the
+// lost ones, and those that baton.lock.held counts.
 package metrics

@@ -10,10 +10,10 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// place is where something is counted that is about a key.
+// place is the store and class of a counted event.
 type place struct{ store, class string }
 
-// classes makes places, with a class that was admitted.
+// classes makes places with admitted classes.
 type classes struct {
 	of    func(key string) string
 	names names
@@ -190,7 +190,7 @@ func guardEvents(of func(Instrument) Vector, class func(string) string) guard.Ev
 	}}
 }
 
-// systems are the names of stores that OpenTelemetry calls otherwise.
+// systems are the stores with another name in OpenTelemetry.
 var systems = map[string]string{"postgres": "postgresql", "redlock": "redis"}
 
 func storeEvents(of func(Instrument) Vector) observe.Events {
@@ -198,7 +198,7 @@ func storeEvents(of func(Instrument) Vector) observe.Events {
 	var all bound[asked, Series]
 	return observe.Events{Request: func(ctx context.Context, e observe.RequestEvent) {
 		if e.Class == observe.Held || e.Class == observe.Missing {
-			e.Class = "" // an answer, and no failure
+			e.Class = "" // an answer, no failure
 		}
 		all.get(asked{e.Store, e.Operation, e.Class}, func(k asked) Series {
 			if name, ok := systems[k.store]; ok {

@@ -10,33 +10,34 @@ type Kind uint8
 
 const (
 	Counter   Kind = iota + 1 // a sum that only grows
-	Gauge                     // a sum that grows and shrinks: how many there are now
-	Histogram                 // how often there was a value of about that size
-	Sampled                   // a gauge whose values are looked up when they are read
+	Gauge                     // a sum that grows and shrinks: a present number
+	Histogram                 // how often a value had about that size
+	Sampled                   // a gauge whose values are computed at each reading
 )
 
 func (k Kind) String() string {
 	return [...]string{"", "counter", "gauge", "histogram", "gauge"}[min(k, Sampled)]
 }
 
-// An Instrument is one thing that is measured. It has a series for each combination
-// of the values of its labels.
+// An Instrument is one measured quantity. It has a series for each combination of the
+// values of its labels.
 type Instrument struct {
-	Name    string // as OpenTelemetry writes it: "baton.lock.wait"
+	Name    string // in OpenTelemetry: "baton.lock.wait"
 	Kind    Kind
-	Unit    string // "s", or what is counted, in braces: "{lock}"
+	Unit    string // "s", or the counted thing in braces: "{lock}"
 	Help    string
 	Labels  []Label
 	Buckets []float64 // of a Histogram: the upper bounds, without the infinite one
 }
 
-// A Label is what the series of an Instrument differ in.
+// A Label distinguishes the series of an Instrument.
 type Label struct {
-	Name string // as OpenTelemetry writes it: "baton.store"
+	Name string // in OpenTelemetry: "baton.store"
 	Help string
 }
 
-// Prometheus is the instrument's name there, with its unit: "baton_lock_wait_seconds".
+// Prometheus is the instrument's name in Prometheus, with its unit:
+// "baton_lock_wait_seconds".
 func (i Instrument) Prometheus() string {
 	name := strings.ReplaceAll(i.Name, ".", "_")
 	if i.Unit == "s" {
@@ -48,8 +49,8 @@ func (i Instrument) Prometheus() string {
 	return name
 }
 
-// Prometheus is the label's name there: "store" for "baton.store", "error_type" for
-// "error.type".
+// Prometheus is the label's name in Prometheus: "store" for "baton.store", "error_type"
+// for "error.type".
 func (l Label) Prometheus() string {
 	return strings.ReplaceAll(strings.TrimPrefix(l.Name, "baton."), ".", "_")
 }
@@ -57,19 +58,19 @@ func (l Label) Prometheus() string {
 // A Meter makes instruments in a library for metrics. New calls it once for each
 // instrument of Instruments.
 type Meter interface {
-	// Make makes an instrument. An error says that it cannot be made, because there
-	// is one of that name already, for example.
+	// Make makes an instrument. It fails, for example, if there is one of that name
+	// already.
 	Make(Instrument) (Vector, error)
 
-	// Sample makes an instrument of the kind Sampled. Each time it is read, the
-	// Meter calls look, which calls series for each series that there is. Both return
-	// soon; look is safe for concurrent use. Its error is as that of Make.
+	// Sample makes an instrument of the kind Sampled. At each reading the Meter calls
+	// look, which calls series for each present series. Both return soon; look is safe
+	// for concurrent use. Its error is like that of Make.
 	Sample(i Instrument, look func(series func(value float64, values ...string))) error
 }
 
-// A Vector returns the series of an instrument with these values of its labels, in
-// their order. An empty value stands for a label that the series does not have. It
-// is called once for each series, and safe for concurrent use.
+// A Vector returns the series of an instrument with these values of its labels, in their
+// order. An empty value means that the series does not have the label. It is called once
+// for each series, and safe for concurrent use.
 type Vector func(values ...string) Series
 
 // A Series adds a value to a Counter or a Gauge, or records it in a Histogram. The

@@ -11,9 +11,9 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// Join returns Events that tell each of all, in their order: metrics for Prometheus and
-// spans for OpenTelemetry, for example, or functions of the program's own. A nil
-// pointer tells nobody.
+// Join returns Events that call each of all, in their order: metrics for Prometheus and
+// spans for OpenTelemetry, for example, or functions of the program's own. A nil pointer
+// is left out.
 func Join(all ...Events) Events {
 	var j Events
 	for _, e := range all {

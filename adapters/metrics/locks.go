@@ -39,7 +39,7 @@ func lockEvents(of func(Instrument) Vector, class func(string) string, waits *ol
 			return now{of(lockHeld)(p.store, p.class), of(lockWaiting)(p.store, p.class), of(lockHold)(p.store, p.class)}
 		})
 	}
-	// end counts a lease that is over.
+	// end counts an ended lease.
 	end := func(ctx context.Context, e baton.LockEvent, p place, s Series) {
 		s(ctx, 1)
 		n := at(p)
@@ -98,7 +98,7 @@ func lockEvents(of func(Instrument) Vector, class func(string) string, waits *ol
 			})
 			r.claims(ctx, float64(e.Claims))
 			r.failed(ctx, float64(e.Failed))
-			if e.Slack != 0 { // else it was about positions only
+			if e.Slack != 0 { // otherwise it was only about positions
 				r.slack(ctx, max(e.Slack, 0).Seconds())
 			}
 			durations.get(renewed{e.Store, ErrorClass(e.Err)}, func(k renewed) Series {
@@ -108,8 +108,7 @@ func lockEvents(of func(Instrument) Vector, class func(string) string, waits *ol
 	}
 }
 
-// Mode is the label baton.mode of what an event is about: "exclusive", "shared" or
-// "permits".
+// Mode is the label baton.mode of an event: "exclusive", "shared" or "permits".
 func Mode(e baton.LockEvent) string {
 	switch {
 	case e.Shared:

@@ -13,22 +13,21 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// Config is the settings of New. The zero Config works.
+// Config is the settings of New. The zero Config is ready to use.
 type Config struct {
-	// Class says which sort of key it is, for the label baton.class: "order" for
-	// "order/4711". By default it is what stands before the first slash, and "none"
-	// if there is none. Of what Class returns, each of these uses the first 50 values
-	// that it meets, and "other" for the rest: locks, operations, elections and
-	// guards. A client that chooses the keys can use these up, so that the program's own
-	// classes become "other": if strangers choose what stands before the slash, return
-	// names of your own. It is called for each event, by several goroutines at a time,
-	// on the goroutine that locks: it must not panic.
+	// Class returns the class of a key, for the label baton.class: "order" for
+	// "order/4711". By default it is the part before the first slash, and "none" without
+	// a slash. Locks, operations, elections and guards each use the first 50 values of
+	// Class, and "other" for the rest. A client that chooses the keys can use these up,
+	// so that the program's own classes become "other": if strangers choose the part
+	// before the slash, return names of your own. Class is called for each event, by
+	// several goroutines at a time, on the goroutine that locks: it must not panic.
 	Class func(key string) string
 }
 
-// Events are told what all packages of Baton do. Each is given to the constructor of
-// its package, Guard to guard.Observe. One Events serves any number of Lockers,
-// Limiters, Runners, Candidates and stores of a process.
+// Events count the events of all packages of Baton. Pass each to the constructor of its
+// package, Guard to guard.Observe. One Events serves any number of Lockers, Limiters,
+// Runners, Candidates and stores of a process.
 type Events struct {
 	Locks     *baton.Events
 	Limits    *ratelimit.Events
@@ -38,11 +37,11 @@ type Events struct {
 	Store     observe.Events
 }
 
-// MaxClasses is how many values a label that a program chooses has, beside "other".
+// MaxClasses is the number of values, besides "other", of a label that a program chooses.
 const MaxClasses = 50
 
-// New makes all instruments by the Meter and returns the Events that feed them. It
-// makes a series when it first has a value.
+// New makes all instruments by the Meter and returns the Events that feed them. It makes
+// a series at its first value.
 func New(m Meter, cfg Config) (Events, error) {
 	if cfg.Class == nil {
 		cfg.Class = beforeSlash
@@ -53,7 +52,7 @@ func New(m Meter, cfg Config) (Events, error) {
 	for _, i := range table {
 		var v Vector
 		var err error
-		if i.Kind == Sampled { // there is one
+		if i.Kind == Sampled { // the only one
 			err = m.Sample(i, waits.look)
 		} else {
 			v, err = m.Make(i)
@@ -89,13 +88,13 @@ const (
 	other = "other"
 )
 
-// causes are words for why a lease ended.
+// causes are words for the end of a lease.
 var causes = map[baton.Cause]string{
 	baton.Expired: "expired", baton.Gone: "gone", baton.Overheld: "overheld", baton.Detached: "detached", baton.Released: "released",
 }
 
-// ErrorClass is the label error.type of an error of any front door, and "" for nil: of
-// a *baton.LostError why the lease ended, of others observe.Class.
+// ErrorClass is the label error.type of an error of any package, "" for nil: for a
+// *baton.LostError the cause of the loss, for others observe.Class.
 func ErrorClass(err error) string {
 	if err == nil {
 		return ""

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// oldest knows since when calls wait, to say how old the oldest wait is. A wait is told
-// by its two ends, which have the same time; two waits of the same place and time are
-// the same to it.
+// oldest keeps the times of waiting calls, to report the age of the oldest wait. The two
+// ends of a wait have the same time; waits of the same place and time are
+// indistinguishable.
 type oldest struct {
 	mu  sync.Mutex
 	all map[place]map[time.Time]int // how many calls of a place have waited since then
@@ -37,7 +37,7 @@ func (o *oldest) end(p place, since time.Time) {
 	delete(waits, since)
 }
 
-// look gives the age of the oldest wait of each place that calls have waited at.
+// look reports the age of the oldest wait of each place.
 func (o *oldest) look(series func(age float64, labels ...string)) {
 	now := time.Now()
 	o.mu.Lock()

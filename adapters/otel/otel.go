@@ -1,4 +1,4 @@
-// Package batonotel shows what Baton does to OpenTelemetry: Metrics as instruments,
+// Package batonotel reports what Baton does to OpenTelemetry: Metrics as instruments,
 // Spans as spans.
 //
 //	told, err := batonotel.Metrics(otel.GetMeterProvider(), metrics.Config{})
@@ -17,11 +17,11 @@ import (
 	"github.com/batonhq/baton/adapters/metrics"
 )
 
-// scope is the name under which meters and tracers are known.
+// scope is the name of the meters and tracers.
 const scope = "github.com/batonhq/baton"
 
-// Metrics makes the instruments of Baton and returns the Events that feed them. It is
-// called once for a MeterProvider; the Events serve the whole program.
+// Metrics makes the instruments of Baton and returns the Events that feed them. Call it
+// once for a MeterProvider; the Events serve the whole program.
 func Metrics(mp metric.MeterProvider, cfg metrics.Config) (metrics.Events, error) {
 	return metrics.New(meter{mp.Meter(scope)}, cfg)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// SpanConfig is the settings of Spans. The zero SpanConfig works.
+// SpanConfig is the settings of Spans. The zero SpanConfig is ready to use.
 type SpanConfig struct {
 	// Keys adds the attribute baton.key with the key of the lock or the operation, the
 	// name of the election or the resource of the guard, and the texts of errors, which
@@ -26,8 +26,8 @@ type SpanConfig struct {
 	Keys bool
 }
 
-// Spans returns Events that make a span when something ends that took time, as a child
-// of the span of the call's context, and an event of that span for what took none:
+// Spans returns Events that make a span at the end of each of these, as a child of the
+// span of the call's context:
 //
 //	lock.wait      a call for a lock, until it had it or failed
 //	lock.hold      a lock, until it was released or lost
@@ -35,11 +35,11 @@ type SpanConfig struct {
 //	once.run       an operation, until its outcome was recorded
 //	election.lead  a leadership
 //
-// and the events limit.decision, limit.degraded, limit.restored, once.replayed and
-// guard.refused. A call whose context has no span that is sampled makes none.
-// Renewals and requests to stores make none either.
+// The events limit.decision, limit.degraded, limit.restored, once.replayed and
+// guard.refused become events of that span. A call without a sampled span in its context
+// makes none. Neither do renewals and requests to stores.
 //
-// A span of what was lost, or failed because of the store, has the status Error.
+// The span of a loss, or of a failure of the store, has the status Error.
 func Spans(tp trace.TracerProvider, cfg SpanConfig) metrics.Events {
 	s := spans{tp.Tracer(scope), cfg.Keys}
 	return metrics.Events{
@@ -51,7 +51,7 @@ func Spans(tp trace.TracerProvider, cfg SpanConfig) metrics.Events {
 	}
 }
 
-// sampled calls f only if the call has a span that is sampled.
+// sampled calls f only if the call has a sampled span.
 func sampled[T any](f func(context.Context, T)) func(context.Context, T) {
 	return func(ctx context.Context, e T) {
 		if trace.SpanContextFromContext(ctx).IsSampled() {
@@ -65,7 +65,7 @@ type spans struct {
 	keys   bool
 }
 
-// about is the attributes of what is about a key.
+// about are the attributes of an event about a key.
 func (s spans) about(store, key string, more ...attribute.KeyValue) []attribute.KeyValue {
 	all := append(more, attribute.String("baton.store", store))
 	if s.keys {
@@ -74,7 +74,7 @@ func (s spans) about(store, key string, more ...attribute.KeyValue) []attribute.
 	return all
 }
 
-// span makes one that ends now. It is marked as failed if class is that of a failure.
+// span makes a span that ends now. It has the status Error if class is that of a failure.
 func (s spans) span(ctx context.Context, name string, took time.Duration, err error, class string, all []attribute.KeyValue) {
 	now := time.Now()
 	if class != "" {
@@ -89,7 +89,6 @@ func (s spans) span(ctx context.Context, name string, took time.Duration, err er
 	span.End(trace.WithTimestamp(now))
 }
 
-// text describes an error.
 func (s spans) text(err error, class string) string {
 	if s.keys && err != nil {
 		return err.Error()
@@ -111,7 +110,7 @@ func (s spans) failed(ctx context.Context, e baton.LockEvent) {
 	s.span(ctx, "lock.wait", e.Waited, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, mode(e)))
 }
 
-// held is about a lock that was lost or released.
+// held makes the span of a lost or released lock.
 func (s spans) held(ctx context.Context, e baton.LockEvent) {
 	s.span(ctx, "lock.hold", e.Held, e.Err, metrics.ErrorClass(e.Err), s.about(e.Store, e.Key, token(e.Token), mode(e)))
 }

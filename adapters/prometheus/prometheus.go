@@ -1,10 +1,9 @@
-// Package batonprometheus shows what Baton does to Prometheus.
+// Package batonprometheus reports what Baton does to Prometheus.
 //
 //	told, err := batonprometheus.New(prometheus.DefaultRegisterer, metrics.Config{})
 //	locks, err := baton.New(store, baton.Config{Events: told.Locks})
 //
-// docs/metrics.md lists the metrics. There is no label with keys: see
-// metrics.Config.Class.
+// docs/metrics.md lists the metrics. No label has keys: see metrics.Config.Class.
 package batonprometheus
 
 import (
@@ -17,13 +16,13 @@ import (
 	"github.com/batonhq/baton/adapters/metrics"
 )
 
-// New registers the metrics of Baton and returns the Events that feed them. It is
-// called once for a Registerer; the Events serve the whole program. Wrap the
-// Registerer for a prefix or for constant labels. The error is that of the
-// Registerer, such as a prometheus.AlreadyRegisteredError; nothing is registered then.
+// New registers the metrics of Baton and returns the Events that feed them. Call it once
+// for a Registerer; the Events serve the whole program. Wrap the Registerer for a prefix
+// or for constant labels. The error is that of the Registerer, such as a
+// prometheus.AlreadyRegisteredError; no metric is registered then.
 //
-// Histograms have the buckets that docs/metrics.md lists, and are native ones, too,
-// for servers that ask for these.
+// Histograms have the buckets in docs/metrics.md, and are native ones, too, for servers
+// that ask for these.
 func New(reg prometheus.Registerer, cfg metrics.Config) (metrics.Events, error) {
 	if reg == nil {
 		return metrics.Events{}, errors.New("batonprometheus: no Registerer: use prometheus.DefaultRegisterer, or prometheus.NewRegistry()")
@@ -39,11 +38,11 @@ func New(reg prometheus.Registerer, cfg metrics.Config) (metrics.Events, error) 
 	return events, nil
 }
 
-// meter is a metrics.Meter, and a collector of what it made: so all of it is
-// registered, or nothing.
+// meter is a metrics.Meter, and the collector of all its instruments, so that all or none
+// of them are registered.
 type meter struct{ made []prometheus.Collector }
 
-// sampled is an instrument whose values are looked up when it is collected.
+// sampled is an instrument whose values are computed when it is collected.
 type sampled struct {
 	desc *prometheus.Desc
 	look func(series func(value float64, values ...string))

@@ -13,26 +13,25 @@
 //		…
 //	})
 //
-// What is limited, and what is promised, is described in package joblimit.
+// Package joblimit describes the limits and their promises.
 //
 // # What River does with a job that goes back
 //
-// It is scheduled again with the attempt that it had; "snoozes" in its metadata counts how
-// often. No error is added to the job, and the ErrorHandler is not told.
+// It is scheduled again with the same attempt; "snoozes" in its metadata counts how
+// often. The job gets no error, and the ErrorHandler is not called.
 //
-// A client looks for jobs every river.Config.FetchPollInterval (1s by default), and
-// at most every FetchCooldown. With jobs that are shorter than the interval, a shorter one
-// uses the permits better.
+// A client looks for jobs every river.Config.FetchPollInterval (1s by default), and at
+// most every FetchCooldown. For shorter jobs a shorter interval uses the permits better.
 //
-// The wait in the worker is not part of river.Config.JobTimeout, which begins when the job
-// does.
+// The wait in the worker is not part of river.Config.JobTimeout, which begins with the
+// job.
 //
 // # When a client dies
 //
-// The permits of its jobs are free when they have expired, within the TTL of the Locker.
-// River itself takes up the jobs again after river.Config.RescueStuckJobsAfter, an hour
-// by default. It records results in batches: a job that went back, or was complete, in the
-// moment before the client died may be among them, and has one attempt less.
+// The permits of its jobs expire within the TTL of the Locker. River itself resumes the
+// jobs after river.Config.RescueStuckJobsAfter, an hour by default. It records results in
+// batches: a job that went back, or was complete, just before the client died may be
+// among them, and have one attempt less.
 package batonriver
 
 import (
@@ -48,8 +47,8 @@ import (
 
 // Middleware runs jobs as jobs of a limit, under the key that the function returns for
 // each: "" for a job without a limit. The context of the worker ends with the permit. It
-// is for river.Config.Middleware, or for the Middleware of a Worker. Several limits are
-// several middlewares.
+// is for river.Config.Middleware, or for the Middleware of a Worker. For several limits
+// use several middlewares.
 func Middleware(limit *joblimit.Limit, key func(context.Context, *rivertype.JobRow) string) rivertype.WorkerMiddleware {
 	return river.WorkerMiddlewareFunc(func(ctx context.Context, job *rivertype.JobRow, work func(context.Context) error) error {
 		err := limit.Run(ctx, key(ctx, job), work)

@@ -12,50 +12,49 @@
 //		},
 //	})
 //
-// What is limited, and what is promised, is described in package joblimit. A limit with a
-// Running of 1 is a lock around an activity.
+// Package joblimit describes the limits and their promises. A limit with a Running of 1
+// is a lock around an activity.
 //
 // # What Temporal does with an activity that goes back
 //
-// Temporal knows no error of an activity that is not an attempt. So what happens depends on
-// who brings the activity back:
+// In Temporal every error of an activity is an attempt. So the effect depends on what
+// brings the activity back:
 //
-//   - The workflow, if it calls ExecuteActivity of this package. The workflow waits with a
-//     timer and schedules the activity again with the attempts that it had left. That is no
-//     attempt. It adds about eleven events to the history of the workflow for each stay.
-//   - The server, if the activity's RetryPolicy has no MaximumAttempts, which is the default.
-//     The activity fails with a NextRetryDelay and comes again as its next attempt. No attempt
-//     is lost, because there is no last one, and the history does not grow. But the number
-//     of the attempt rises, and so the interval after a failure of the activity itself may be
-//     longer, up to the MaximumInterval.
-//   - Nobody, in all other cases: the activity waits in its worker until it may run, which
-//     occupies a slot of the worker and counts towards the StartToCloseTimeout, so that an
-//     activity that waits longer than that loses an attempt. Such activities of one key can
-//     occupy all slots, and then no other activity of the worker runs. Use ExecuteActivity for
-//     an activity with MaximumAttempts.
+//   - The workflow, if it calls ExecuteActivity of this package. The workflow waits with
+//     a timer and schedules the activity again with its remaining attempts. That is no
+//     attempt. It adds about eleven events to the history of the workflow each time.
+//   - The server, if the activity's RetryPolicy has no MaximumAttempts, which is the
+//     default. The activity fails with a NextRetryDelay and comes again as its next
+//     attempt. No attempt is lost, because there is no last one, and the history does not
+//     grow. But the number of the attempt rises, and so the interval after a failure of
+//     the activity itself may be longer, up to the MaximumInterval.
+//   - In all other cases the activity does not go back. It waits in its worker until it
+//     may run, which occupies a slot of the worker and counts towards the
+//     StartToCloseTimeout: an activity that waits longer than that loses an attempt. Such
+//     activities of one key can occupy all slots, and then no other activity of the
+//     worker runs. Use ExecuteActivity for an activity with MaximumAttempts.
 //
-// An activity that has heartbeat details of an earlier attempt waits in its worker, too, if
+// An activity with heartbeat details of an earlier attempt also waits in its worker if
 // the workflow would bring it back, because the details would be lost.
 //
 // An activity that waits in its worker sends heartbeats, which keep the details of
-// earlier attempts. They tell it when the workflow cancels it. If the worker stops, an
-// activity that waits goes back, which in the third case is an attempt.
+// earlier attempts and report a cancellation by the workflow. If the worker stops, a
+// waiting activity goes back, which in the third case is an attempt.
 //
 // Going back is an error of the benign category: it is logged at the level debug, and the
-// SDK's metrics do not count it as a failure. The time that an activity is away counts
-// towards its ScheduleToCloseTimeout, as time in a task queue does.
+// SDK's metrics do not count it as a failure. The time away counts towards the activity's
+// ScheduleToCloseTimeout, as time in a task queue does.
 //
 // # What is not limited
 //
-// Local activities run within a task of their workflow, and cannot go back: they run without
-// a limit. An activity that returns activity.ErrResultPending releases its permit when it
-// returns, not when it is completed.
+// Local activities run within a task of their workflow, and cannot go back: they run
+// without a limit. An activity that returns activity.ErrResultPending releases its permit
+// when it returns, not when it is completed.
 //
 // # When a worker dies
 //
-// The permits of its activities are free when they have expired, within the TTL of the
-// Locker. Temporal itself brings the activities back after their HeartbeatTimeout, or their
-// StartToCloseTimeout.
+// The permits of its activities expire within the TTL of the Locker. Temporal itself
+// brings the activities back after their HeartbeatTimeout, or their StartToCloseTimeout.
 package batontemporal
 
 import (
@@ -73,14 +72,15 @@ import (
 )
 
 // BackType is the type of the error with which an activity goes back. In the
-// NonRetryableErrorTypes of an activity's RetryPolicy it says that the workflow brings the
-// activity back: ExecuteActivity puts it there. The error's NextRetryDelay is when, and its
-// only detail the number of the attempt.
+// NonRetryableErrorTypes of an activity's RetryPolicy, where ExecuteActivity puts it, it
+// says that the workflow brings the activity back. The error's NextRetryDelay is when,
+// and its only detail the number of the attempt.
 const BackType = "BatonBack"
 
 // Interceptor runs activities as jobs of a limit, under the key that the function returns
 // for each: "" for an activity without a limit. The context of the activity ends with the
-// permit. It is for worker.Options.Interceptors. Several limits are several interceptors.
+// permit. It is for worker.Options.Interceptors. For several limits use several
+// interceptors.
 func Interceptor(limit *joblimit.Limit, key func(context.Context, *interceptor.ExecuteActivityInput) string) interceptor.WorkerInterceptor {
 	return &limited{limit: limit, key: key}
 }
@@ -124,16 +124,16 @@ func (i *inbound) ExecuteActivity(ctx context.Context, in *interceptor.ExecuteAc
 	})
 	_ = w.end()
 	if own != nil && !errors.Is(own, context.Canceled) {
-		err = own // as it is: the SDK looks at its type. A permit that was lost explains an error of the context.
+		err = own // unchanged: the SDK looks at its type. A lost permit explains an error of the context.
 	}
 	return result, back(key, info, err)
 }
 
-// goesBack reports whether an activity that goes back loses nothing.
+// goesBack reports whether an activity can go back without a loss.
 func goesBack(ctx context.Context, info activity.Info) bool {
 	switch policy := info.RetryPolicy; {
 	case policy == nil:
-		return false // the server tells no policy: there may be a last attempt
+		return false // the server tells no policy: this may be the last attempt
 	case slices.Contains(policy.NonRetryableErrorTypes, BackType):
 		return !activity.HasHeartbeatDetails(ctx)
 	default:
@@ -141,7 +141,7 @@ func goesBack(ctx context.Context, info activity.Info) bool {
 	}
 }
 
-// back makes of an error that says that the activity did not run what tells Temporal so.
+// back makes Temporal's error of one that says that the activity did not run.
 func back(key string, info activity.Info, err error) error {
 	var b *joblimit.BackError
 	switch {
@@ -151,7 +151,7 @@ func back(key string, info activity.Info, err error) error {
 		return err
 	}
 	return temporal.NewApplicationErrorWithOptions("the activity did not run", BackType, temporal.ApplicationErrorOptions{
-		NextRetryDelay: max(b.After, time.Millisecond), // 0 is the policy's own interval
+		NextRetryDelay: max(b.After, time.Millisecond), // 0 would be the policy's own interval
 		Category:       temporal.ApplicationErrorCategoryBenign,
 		Cause:          b, // an outer limit looks for it
 		Details:        []any{info.Attempt},
@@ -162,11 +162,11 @@ var errStops = errors.New("the worker stops")
 
 // A waiting is an activity that waits in its worker.
 type waiting struct {
-	ctx         context.Context // ends when the worker stops, too
+	ctx         context.Context // also ends when the worker stops
 	begun, done chan struct{}
 }
 
-// wait looks after an activity until it ends to wait.
+// wait keeps an activity alive until end.
 func wait(ctx context.Context, info activity.Info) *waiting {
 	w := &waiting{begun: make(chan struct{}), done: make(chan struct{})}
 	waits, stop := context.WithCancelCause(ctx)
@@ -198,8 +198,8 @@ func wait(ctx context.Context, info activity.Info) *waiting {
 	return w
 }
 
-// end ends the waiting, and returns why it has ended before, if it has. After it there is no
-// heartbeat but the activity's.
+// end ends the waiting, and returns why it ended before, if it did. Afterwards only the
+// activity sends heartbeats.
 func (w *waiting) end() error {
 	select {
 	case <-w.begun:
@@ -210,12 +210,12 @@ func (w *waiting) end() error {
 	return context.Cause(w.ctx)
 }
 
-// heartbeatEvery is for activities without a HeartbeatTimeout: they learn from the answer that
-// they are cancelled.
+// heartbeatEvery is for activities without a HeartbeatTimeout: the answer reports a
+// cancellation.
 const heartbeatEvery = 10 * time.Second
 
 // progress returns the details of earlier attempts, which a heartbeat without them would
-// replace. It does not know them if their DataConverter does not have raw values.
+// replace. It cannot if their DataConverter has no raw values.
 func progress(ctx context.Context) (details []any, known bool) {
 	if !activity.HasHeartbeatDetails(ctx) {
 		return nil, true

@@ -8,20 +8,20 @@ import (
 	"go.temporal.io/sdk/workflow"
 )
 
-// ExecuteActivity is workflow.ExecuteActivity, with the same options, for an activity that
-// an Interceptor limits. If the activity goes back, the workflow waits and schedules it
-// again with the attempts and the ScheduleToCloseTimeout that are left, so that no attempt
-// is burnt. The activity itself counts its attempts from 1 again, and the intervals of
-// the RetryPolicy begin again.
+// ExecuteActivity is workflow.ExecuteActivity, with the same options, for an activity
+// under an Interceptor. If the activity goes back, the workflow waits and schedules it
+// again with the remaining attempts and ScheduleToCloseTimeout, so that no attempt is
+// lost. The activity itself counts its attempts from 1 again, and the intervals of the
+// RetryPolicy begin again.
 //
-// If the ScheduleToCloseTimeout ends before the activity is to come again, the future has
-// the *temporal.ActivityError with which it went back: it wraps a
-// *temporal.ApplicationError of BackType. That of a workflow that is cancelled while the
-// activity is away has a *temporal.CanceledError.
+// If the ScheduleToCloseTimeout ends before the activity comes again, the future has the
+// *temporal.ActivityError with which it went back: it wraps a *temporal.ApplicationError
+// of BackType. If the workflow is cancelled while the activity is away, that error has a
+// *temporal.CanceledError.
 //
-// A workflow that calls it in place of workflow.ExecuteActivity is changed. For
-// workflows that run already the change needs a version (workflow.GetVersion), as any
-// other change of their code does, and so does its removal.
+// Replacing workflow.ExecuteActivity by it, or the reverse, changes the code of a
+// workflow. For running workflows that needs a version (workflow.GetVersion), like any
+// other change.
 func ExecuteActivity(ctx workflow.Context, activity any, args ...any) workflow.Future {
 	options := workflow.GetActivityOptions(ctx)
 	policy := temporal.RetryPolicy{}

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// ErrOption refuses a Refresh with a Token or Metadata other than the lock's. The original
-// library ignores them.
+// ErrOption refuses a Refresh with another Token or Metadata than the lock's, which the
+// original library ignores.
 var ErrOption = errors.New("a lock keeps its token and metadata: pass the same ones, or none")
 
-// Options are those of Obtain and Refresh. The zero value, and nil, are fine.
+// Options are those of Obtain and Refresh. The zero Options, and nil, are ready to use.
 type Options struct {
 	// RetryStrategy says when to try again. Defaults to one attempt.
 	RetryStrategy RetryStrategy
 
-	// Metadata is the owner that others see: at most 128 bytes of printable UTF-8.
+	// Metadata is the shown owner: at most 128 bytes of printable UTF-8.
 	Metadata string
 
-	// Token names the lock's holder: callers with the same one hold the lock together,
-	// and any of them releases it. Defaults to a random one.
+	// Token identifies the holder: callers with the same one hold the lock together, and
+	// any of them releases it. Defaults to a random one.
 	Token string
 }
 
@@ -33,7 +33,7 @@ type linear time.Duration
 
 func (l linear) NextBackoff() time.Duration { return time.Duration(l) }
 
-// LinearBackoff tries again after the same time, for ever.
+// LinearBackoff tries again after the same time, without an end.
 func LinearBackoff(backoff time.Duration) RetryStrategy { return linear(backoff) }
 
 // NoRetry makes one attempt.
@@ -44,8 +44,8 @@ type limited struct {
 	left atomic.Int64
 }
 
-// LimitRetry allows max further attempts. They are counted over all calls of Obtain with
-// this strategy: make one for each.
+// LimitRetry allows max more attempts. They are counted over all calls of Obtain with
+// this strategy: make one for each call.
 func LimitRetry(s RetryStrategy, max int) RetryStrategy {
 	l := &limited{of: s}
 	l.left.Store(int64(max))
@@ -67,7 +67,7 @@ type exponential struct {
 
 // ExponentialBackoff waits for 4ms, 8ms, 16ms and so on, but at least min and, unless it
 // is 0, at most max. Attempts are counted over all calls of Obtain with this strategy:
-// make one for each.
+// make one for each call.
 func ExponentialBackoff(min, max time.Duration) RetryStrategy {
 	return &exponential{min: min, max: max}
 }

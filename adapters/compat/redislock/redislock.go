@@ -1,29 +1,28 @@
 // Package redislock has the names and signatures of github.com/bsm/redislock v0.9.4, and
-// locks by Baton: a program changes its import and nothing else.
+// locks by Baton: a program changes only its import.
 //
 // What it keeps: Obtain is one attempt, or several by a RetryStrategy; a lock lasts for
 // its TTL, is renewed only by Refresh, and ends by Release. A lock excludes, and is
 // excluded by, locks of the original library and of Baton under the same key.
 //
 // What it adds: Lock.FencingToken for what the lock protects, and Lock.Attach, which
-// makes the lock a Baton lease that is renewed and has contexts. Locks of this package
-// are shown by "baton ls", with their Metadata as the owner. An attempt whose answer was
-// lost is released, and does not hold the key for its TTL.
+// makes the lock a Baton lease with renewal and contexts. "baton ls" shows the locks,
+// with their Metadata as the owner. An attempt whose answer was lost is released, and
+// does not hold the key for its TTL.
 //
 // What differs:
 //   - The client must be a *redis.Client or a *redis.ClusterClient, and its server one
 //     that store/redisstore accepts: a server that may evict locks is refused, with a
 //     *redisstore.EvictionError.
-//   - A TTL is at least 100ms and at most 24h, a key at most 512 bytes, Metadata at most 128 bytes of
-//     printable UTF-8. Else the call fails, and nothing changes.
+//   - A TTL is at least 100ms and at most 24h, a key at most 512 bytes, Metadata at most
+//     128 bytes of printable UTF-8. Otherwise the call fails without an effect.
 //   - An attempt does not overtake waiters of Baton: it fails with ErrNotObtained while
 //     they wait.
 //   - Options.Token lets several callers hold one lock, as in the original library. A
-//     caller of the original library with the same Token is kept out.
-//   - Lock.TTL counts from when the request was sent, and so is never longer than what
-//     the server knows.
-//   - Metadata does not say who holds the lock to a caller that reads the key of the
-//     server: the value is Baton's.
+//     caller of the original library with the same Token is excluded.
+//   - Lock.TTL counts from when the request was sent, so it is never longer than the
+//     server's.
+//   - The value of the key on the server is Baton's: it does not contain Metadata.
 package redislock
 
 import (
@@ -44,15 +43,15 @@ import (
 )
 
 var (
-	// ErrNotObtained says that others hold the lock or wait for it, or, for Refresh,
-	// that the lock has ended.
+	// ErrNotObtained says that another caller holds the lock or waits for it, or, for
+	// Refresh, that the lock has ended.
 	ErrNotObtained = errors.New("redislock: not obtained")
 
 	// ErrLockNotHeld says that the lock to release has ended.
 	ErrLockNotHeld = errors.New("redislock: lock not held")
 )
 
-// cleanup bounds the release of what an attempt without an answer may have left.
+// cleanup bounds the release after an attempt without an answer.
 const cleanup = 5 * time.Second
 
 // RedisClient is a client of go-redis: a *redis.Client or a *redis.ClusterClient. Calls
@@ -62,7 +61,7 @@ type RedisClient interface {
 }
 
 // Client obtains locks. All methods are safe for concurrent use. It needs no Close, and
-// never closes the client of go-redis.
+// does not close the client of go-redis.
 type Client struct {
 	client RedisClient
 
@@ -70,13 +69,13 @@ type Client struct {
 	store *redisstore.Store // nil until a call has reached the server
 }
 
-// New makes a Client. It does not talk to the server: the first call does, and fails if
-// locks would not be safe there.
+// New makes a Client. It sends no request: the first call does, and fails if locks would
+// not be safe on the server.
 func New(client RedisClient) *Client { return &Client{client: client} }
 
-// Store is the store that keeps the locks: make a baton.Locker of it, for locks that are
-// waited for in a queue and renewed by themselves. The first call of Store or Obtain
-// asks the server for its version, role and eviction policy, for five seconds at most.
+// Store is the store of the locks: make a baton.Locker of it, for locks with a queue and
+// automatic renewal. The first call of Store or Obtain asks the server for its version,
+// role and eviction policy, for at most five seconds.
 func (c *Client) Store() (*redisstore.Store, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,19 +95,18 @@ func (c *Client) Store() (*redisstore.Store, error) {
 }
 
 // Obtain is New(client).Obtain. It asks the server for its version, role and eviction
-// policy each time: a program that locks often keeps a Client.
+// policy each time: a program that locks often should keep a Client.
 func Obtain(ctx context.Context, client RedisClient, key string, ttl time.Duration, opt *Options) (*Lock, error) {
 	return New(client).Obtain(ctx, key, ttl, opt)
 }
 
-// Obtain obtains the lock of key for ttl. It makes one attempt, or tries again as
-// opt.RetryStrategy says until ctx ends, or for ttl if ctx has no deadline. opt may be
-// nil.
+// Obtain obtains the lock of key for ttl. It makes one attempt, or several by
+// opt.RetryStrategy until ctx ends, or for ttl if ctx has no deadline. opt may be nil.
 //
-// Errors: ErrNotObtained; the context's; those of driver.Locks.Acquire for an argument
-// that the store refuses and a server that does not answer; those of redisstore.New. After
-// an error the caller holds no lock, and what a request without an answer may have left
-// is released in the background, unless opt.Token says that another caller may hold it.
+// Errors: ErrNotObtained; the context's; those of driver.Locks.Acquire for an illegal
+// argument and a server that does not answer; those of redisstore.New. After an error the
+// caller holds no lock. The claim of a request without an answer is released in the
+// background, unless opt.Token says that another caller may hold it.
 func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt *Options) (*Lock, error) {
 	store, err := c.Store()
 	if err != nil {
@@ -158,7 +156,7 @@ func (c *Client) Obtain(ctx context.Context, key string, ttl time.Duration, opt 
 	}
 }
 
-// id makes the ID of a claim of a token. A token may have any characters, and an ID not.
+// id makes the ID of a claim of a token, which may have any characters.
 func id(token string) string {
 	if token == "" {
 		return driver.NewID()
@@ -177,7 +175,7 @@ type Lock struct {
 	claim    driver.Claim
 	grant    driver.Grant
 	until    time.Time
-	shortest time.Duration // of the TTLs asked for
+	shortest time.Duration // of the requested TTLs
 }
 
 func (l *Lock) now() driver.Claim {
@@ -195,11 +193,11 @@ func (l *Lock) Token() string { return l.token }
 // Metadata is Options.Metadata.
 func (l *Lock) Metadata() string { return l.metadata }
 
-// FencingToken is positive, and higher than that of every earlier lock on the key, by
-// this package or by Baton. Pass it to what the lock protects: package guard checks it.
+// FencingToken is positive, and higher than that of every earlier lock on the key, of
+// this package or of Baton. Pass it to what the lock protects: package guard checks it.
 // Callers with one Options.Token share a lock, and may share a fencing token.
 func (l *Lock) FencingToken() int64 {
-	_, token, _ := baton.ReadHandle(l.handle()) // a handle of a held grant is whole
+	_, token, _ := baton.ReadHandle(l.handle()) // cannot fail for a held grant
 	return token
 }
 
@@ -209,15 +207,15 @@ func (l *Lock) handle() string {
 	return baton.ClaimHandle(l.claim, l.grant, l.shortest)
 }
 
-// Attach makes the lock a lease of locks, which is renewed and has contexts: see
+// Attach makes the lock a lease of locks, with renewal and contexts: see
 // baton.Locker.Attach for its errors. locks must be made of Client.Store, or of another
-// store over the same server without a prefix. After that the lock has ended for this
-// Lock: Refresh and Release say so, and Lease.Unlock unlocks.
+// store over the same server without a prefix. Afterwards this Lock has ended, as Refresh
+// and Release will say; Lease.Unlock unlocks.
 func (l *Lock) Attach(ctx context.Context, locks *baton.Locker) (*baton.Lease, error) {
 	return locks.Attach(ctx, l.handle())
 }
 
-// TTL asks the server whether the lock is held, and returns how long it is at least, or
+// TTL asks the server whether the lock is held, and returns its least remaining time, or
 // 0 if it has ended.
 func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	c := l.now()
@@ -231,10 +229,10 @@ func (l *Lock) TTL(ctx context.Context) (time.Duration, error) {
 	return l.left(), nil
 }
 
-// Refresh lets the lock last for ttl from now. Its error is ErrNotObtained if the lock
-// has ended. If the server does not answer, Refresh tries again as opt.RetryStrategy
-// says, until the lock may have ended; after that error the lock may last for either
-// TTL. A lock keeps its Token and Metadata: others in opt are refused with ErrOption.
+// Refresh makes the lock last for ttl from now. Its error is ErrNotObtained if the lock
+// has ended. If the server does not answer, Refresh tries again by opt.RetryStrategy,
+// until the lock may have ended; after that error the lock may last for either TTL. A
+// lock keeps its Token and Metadata: others in opt are refused with ErrOption.
 func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) error {
 	retry := NoRetry()
 	if opt != nil {
@@ -273,7 +271,7 @@ func (l *Lock) Refresh(ctx context.Context, ttl time.Duration, opt *Options) err
 	}
 }
 
-// left is how long the lock lasts at least.
+// left is the least remaining time of the lock.
 func (l *Lock) left() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -292,7 +290,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // Release ends the lock, and lets the store grant the next waiter. Its error is
-// ErrLockNotHeld if the lock had ended before the call, or is nil; else the store's, after
+// ErrLockNotHeld if the lock had ended before the call, otherwise the store's, after
 // which the lock may last for its TTL.
 func (l *Lock) Release(ctx context.Context) error {
 	if l == nil {

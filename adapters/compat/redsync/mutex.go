@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Mutex is a lock. As in the original library, one goroutine at a time uses it.
+// A Mutex is a lock. As in the original library, it is not safe for concurrent use.
 type Mutex struct {
 	of     *Redsync
 	name   string
@@ -25,33 +25,34 @@ type Mutex struct {
 
 	value string
 	until time.Time
-	claim driver.Claim // of the value, once it was locked here
+	claim driver.Claim // of the value, once this Mutex has locked
 	grant driver.Grant
 }
 
 // Name is the name of the lock: the Redis key.
 func (m *Mutex) Name() string { return m.name }
 
-// Value is that of the last lock, or of WithValue; "" if there is none. It is no fencing token:
-// see FencingToken.
+// Value is that of the last lock, or of WithValue; "" if there is none. It is no fencing
+// token: see FencingToken.
 func (m *Mutex) Value() string { return m.value }
 
-// Until is until when the lock lasts at least, by the clock of this process.
+// Until is the time until which the lock lasts at least, by the clock of this process.
 func (m *Mutex) Until() time.Time { return m.until }
 
-// TryLock is TryLockContext with a context that does not end.
+// TryLock is TryLockContext with the background context.
 func (m *Mutex) TryLock() error { return m.TryLockContext(context.Background()) }
 
 // TryLockContext makes one attempt.
 func (m *Mutex) TryLockContext(ctx context.Context) error { return m.lock(ctx, 1) }
 
-// Lock is LockContext with a context that does not end.
+// Lock is LockContext with the background context.
 func (m *Mutex) Lock() error { return m.LockContext(context.Background()) }
 
-// LockContext makes attempts until one succeeds. Errors: a *ErrTaken if the last one found
-// another holder, a *RedisError with the error of the store if it failed in another way, ErrFailed
-// if its answer came too late or ctx ended before the next one. What the store refuses for good, such as a bad name, is not
-// tried again. After an error the caller holds no lock.
+// LockContext makes attempts until one succeeds. Errors: a *ErrTaken if the last one
+// found another holder, a *RedisError with the error of the store after another failure,
+// ErrFailed if its answer came too late or ctx ended before the next one. A request that
+// the store refuses for good, for example for a bad name, is not repeated. After an error
+// the caller holds no lock.
 func (m *Mutex) LockContext(ctx context.Context) error { return m.lock(ctx, m.tries) }
 
 func (m *Mutex) lock(ctx context.Context, tries int) error {
@@ -84,7 +85,7 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 				m.hold(claim, g)
 				return nil
 			}
-			failed = ErrFailed // others may have the lock already
+			failed = ErrFailed // another caller may have the lock already
 			m.discard(ctx, store, claim)
 			continue
 		}
@@ -100,13 +101,13 @@ func (m *Mutex) lock(ctx context.Context, tries int) error {
 	return failed
 }
 
-// hold notes what the store granted.
+// hold notes the store's grant.
 func (m *Mutex) hold(claim driver.Claim, g driver.Grant) {
 	claim.Ticket = g.Ticket
 	m.claim, m.grant = claim, g
 }
 
-// discard releases, in the background, what an attempt may have left.
+// discard releases, in the background, the possible claim of an attempt.
 func (*Mutex) discard(ctx context.Context, store driver.Locks, claim driver.Claim) {
 	go func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
@@ -115,8 +116,8 @@ func (*Mutex) discard(ctx context.Context, store driver.Locks, claim driver.Clai
 	}()
 }
 
-// newValue draws a value. One that the caller generates may be that of another lock, which this
-// one must not join.
+// newValue draws a value. A value from the caller's function gets a random end: it may be
+// that of another lock, which this one must not join.
 func (m *Mutex) newValue() (string, error) {
 	if m.genValueFunc == nil {
 		return driver.NewID(), nil
@@ -125,12 +126,12 @@ func (m *Mutex) newValue() (string, error) {
 	return value + "." + driver.NewID(), err
 }
 
-// Unlock is UnlockContext with a context that does not end.
+// Unlock is UnlockContext with the background context.
 func (m *Mutex) Unlock() (bool, error) { return m.UnlockContext(context.Background()) }
 
 // UnlockContext ends the lock, and lets the store grant the next waiter. The error is
-// ErrLockAlreadyExpired if the lock had ended before the call; else a *RedisError, after which it may last for
-// its expiry.
+// ErrLockAlreadyExpired if the lock had ended before the call; otherwise a *RedisError,
+// after which it may last for its expiry.
 func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 	store, err := m.of.Store()
 	if err != nil {
@@ -149,12 +150,12 @@ func (m *Mutex) UnlockContext(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Extend is ExtendContext with a context that does not end.
+// Extend is ExtendContext with the background context.
 func (m *Mutex) Extend() (bool, error) { return m.ExtendContext(context.Background()) }
 
-// ExtendContext lets the lock last for its expiry from now. The error is a *ErrTaken if the lock
-// has ended, ErrExtendFailed if the answer came too late, else a *RedisError, after which the
-// lock may last for either time.
+// ExtendContext makes the lock last for its expiry from now. The error is a *ErrTaken if
+// the lock has ended, ErrExtendFailed if the answer came too late, otherwise a
+// *RedisError, after which the lock may last for either time.
 func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 	store, err := m.of.Store()
 	if err != nil {
@@ -192,7 +193,7 @@ func (m *Mutex) ExtendContext(ctx context.Context) (bool, error) {
 // Deprecated: Use Until.
 func (m *Mutex) Valid() (bool, error) { return m.ValidContext(context.Background()) }
 
-// ValidContext asks whether the lock is held. When the answer comes it may have ended.
+// ValidContext asks whether the lock is held. It may have ended when the answer comes.
 //
 // Deprecated: Use Until.
 func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
@@ -218,26 +219,28 @@ func (m *Mutex) ValidContext(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// FencingToken is positive and higher than that of every earlier lock of the name, or 0 if this
-// Mutex has not locked. Pass it to what the lock protects: package guard checks it.
+// FencingToken is positive and higher than that of every earlier lock of the name, or 0
+// if this Mutex has not locked. Pass it to what the lock protects: package guard checks
+// it.
 func (m *Mutex) FencingToken() int64 {
 	if m.claim.ID == "" {
 		return 0
 	}
-	_, token, _ := baton.ReadHandle(m.handle()) // a handle of a held grant is whole
+	_, token, _ := baton.ReadHandle(m.handle()) // cannot fail for a held grant
 	return token
 }
 
 func (m *Mutex) handle() string { return baton.ClaimHandle(m.current(), m.grant, m.expiry) }
 
-// Attach makes the lock a lease of locks, which is renewed and has contexts: see
-// baton.Locker.Attach for its errors. locks must be made of Redsync.Store, or of another store
-// over the same servers without a prefix. After that the lock has ended for this Mutex.
+// Attach makes the lock a lease of locks, with renewal and contexts: see
+// baton.Locker.Attach for its errors. locks must be made of Redsync.Store, or of another
+// store over the same servers without a prefix. Afterwards the lock has ended for this
+// Mutex.
 func (m *Mutex) Attach(ctx context.Context, locks *baton.Locker) (*baton.Lease, error) {
 	return locks.Attach(ctx, m.handle())
 }
 
-// current is the claim of the lock that was taken here, or of a value from elsewhere.
+// current is the claim of this Mutex's lock, or of a value from elsewhere.
 func (m *Mutex) current() driver.Claim {
 	if m.claim.ID != "" {
 		return m.claim
@@ -245,13 +248,13 @@ func (m *Mutex) current() driver.Claim {
 	return m.claimOf(m.value)
 }
 
-// claimOf makes the claim of a value. A value may have any characters, and an ID not.
+// claimOf makes the claim of a value, which may have any characters.
 func (m *Mutex) claimOf(value string) driver.Claim {
 	sum := sha256.Sum256([]byte(value))
 	return driver.Claim{Key: m.name, ID: base64.RawURLEncoding.EncodeToString(sum[:]), Weight: driver.Whole, Capacity: driver.Whole}
 }
 
-// lasts is until when a grant lasts at least, of a request that was sent then.
+// lasts is the time until which a grant lasts at least, for a request sent at sent.
 func (m *Mutex) lasts(sent time.Time, g driver.Grant) time.Time {
 	return sent.Add(min(g.TTL, m.expiry-part(m.expiry, m.driftFactor)))
 }

@@ -2,7 +2,7 @@ package redsync
 
 import "time"
 
-// A DelayFunc says how long to wait before an attempt: tries is 1 before the second one.
+// A DelayFunc returns the wait before an attempt: tries is 1 before the second one.
 type DelayFunc func(tries int) time.Duration
 
 // An Option configures a Mutex.
@@ -37,13 +37,14 @@ func WithRetryDelayFunc(delayFunc DelayFunc) Option {
 	return OptionFunc(func(m *Mutex) { m.delayFunc = delayFunc })
 }
 
-// WithSetNXOnExtend lets Extend lock again if the lock has ended and nobody holds it. Others
-// may have held it in between, and the fencing token is another one.
+// WithSetNXOnExtend lets Extend lock again if the lock has ended and is free. Another
+// caller may have held it in between, and the fencing token is another one.
 func WithSetNXOnExtend() Option {
 	return OptionFunc(func(m *Mutex) { m.setNXOnExtend = true })
 }
 
-// WithDriftFactor sets the part of the expiry by which Until is earlier. Defaults to 0.01.
+// WithDriftFactor sets the part of the expiry by which Until is earlier. Defaults to
+// 0.01.
 func WithDriftFactor(factor float64) Option {
 	return OptionFunc(func(m *Mutex) { m.driftFactor = factor })
 }
@@ -53,20 +54,20 @@ func WithTimeoutFactor(factor float64) Option {
 	return OptionFunc(func(m *Mutex) { m.timeoutFactor = factor })
 }
 
-// WithGenValueFunc generates the beginnings of values, which random characters follow. It is called
-// for each attempt. Defaults to random values.
+// WithGenValueFunc generates the beginnings of values; random characters follow. It is
+// called for each attempt. Defaults to random values.
 func WithGenValueFunc(genValueFunc func() (string, error)) Option {
 	return OptionFunc(func(m *Mutex) { m.genValueFunc = genValueFunc })
 }
 
-// WithValue is for a lock that another Mutex has locked, with that Value: this one can extend
-// and unlock it.
+// WithValue is for a lock that another Mutex with that Value has locked: this one can
+// extend and unlock it.
 func WithValue(v string) Option {
 	return OptionFunc(func(m *Mutex) { m.value = v })
 }
 
-// WithFailFast changes nothing: Lock never waits for more servers than a majority.
+// WithFailFast has no effect: Lock never waits for more servers than a majority.
 func WithFailFast(bool) Option { return OptionFunc(func(*Mutex) {}) }
 
-// WithShufflePools changes nothing: all servers are asked at the same time.
+// WithShufflePools has no effect: all servers are asked at the same time.
 func WithShufflePools(bool) Option { return OptionFunc(func(*Mutex) {}) }

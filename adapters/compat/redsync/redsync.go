@@ -1,27 +1,28 @@
-// Package redsync has the names and signatures of github.com/go-redsync/redsync/v4 v4.18.1, and
-// locks by Baton: a program changes its imports and nothing else.
+// Package redsync has the names and signatures of github.com/go-redsync/redsync/v4
+// v4.18.1, and locks by Baton: a program changes only its imports.
 //
-// What it keeps: Lock tries again, Options say how often; a lock lasts for its expiry, is
-// extended only by Extend, and ends by Unlock. A lock excludes, and is excluded by, locks of
-// the original library and of Baton of the same name on the same servers.
+// What it keeps: Lock tries again, as often as Options say; a lock lasts for its expiry,
+// is extended only by Extend, and ends by Unlock. A lock excludes, and is excluded by,
+// locks of the original library and of Baton with the same name on the same servers.
 //
-// What it adds: Mutex.FencingToken for what the lock protects, and Mutex.Attach, which makes
-// the lock a Baton lease that is renewed and has contexts. "baton ls" shows the locks. An
+// What it adds: Mutex.FencingToken for what the lock protects, and Mutex.Attach, which
+// makes the lock a Baton lease with renewal and contexts. "baton ls" shows the locks. An
 // attempt whose answer was lost is released, and does not hold the name for its expiry.
 //
 // What differs:
-//   - Pools are those of redis/goredis/v9 of this module. What has another client, such as
-//     rueidis, or wants other settings, makes a store and calls Over. Redigo, go-redis before v9
-//     and valkey-go are not there.
-//   - The servers are those that store/redisstore accepts: one that may evict locks is refused,
-//     with a *redisstore.EvictionError. Several pools are package store/redlock: servers that
-//     have run for less than a minute do not vote, and an expiry of more than a minute is refused.
-//     Over takes a store with other settings.
-//   - An expiry is at least 100ms and at most 24h, a name at most 512 bytes. Else the call fails, and nothing
-//     changes.
-//   - An attempt does not overtake waiters of Baton: it fails with a *ErrTaken while they wait.
-//   - Value is not what the server stores, and a Mutex of the original does not unlock with it.
-//     What WithGenValueFunc generates is the beginning of Value.
+//   - Pools are those of redis/goredis/v9 of this module. For another client, such as
+//     rueidis, or other settings, make a store and call Over. Redigo, go-redis before v9
+//     and valkey-go are not supported.
+//   - The servers are those that store/redisstore accepts: one that may evict locks is
+//     refused, with a *redisstore.EvictionError. Several pools are package store/redlock:
+//     servers that have run for less than a minute do not vote, and an expiry of more
+//     than a minute is refused. Over takes a store with other settings.
+//   - An expiry is at least 100ms and at most 24h, a name at most 512 bytes. Otherwise
+//     the call fails without an effect.
+//   - An attempt does not overtake waiters of Baton: it fails with a *ErrTaken while they
+//     wait.
+//   - Value is not the value on the server, and a Mutex of the original does not unlock
+//     with it. WithGenValueFunc generates the beginning of Value.
 package redsync
 
 import (
@@ -37,8 +38,8 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// Redsync makes mutexes. All methods are safe for concurrent use. It needs no Close, and never
-// closes the clients of its pools.
+// Redsync makes mutexes. All methods are safe for concurrent use. It needs no Close, and
+// does not close the clients of its pools.
 type Redsync struct {
 	pools []redis.Pool
 
@@ -46,17 +47,17 @@ type Redsync struct {
 	store driver.Locks // nil until a call has reached the servers
 }
 
-// New makes a Redsync of one pool, or of an odd number of three or more, whose servers are
-// independent of each other. It does not talk to them: the first call of a Mutex does, and
-// fails if locks would not be safe there.
+// New makes a Redsync of one pool, or of an odd number of three or more with independent
+// servers. It sends no request: the first call of a Mutex does, and fails if locks would
+// not be safe on the servers.
 func New(pools ...redis.Pool) *Redsync { return &Redsync{pools: pools} }
 
-// Over makes a Redsync of a store, which the caller closes.
+// Over makes a Redsync over a store, which the caller closes.
 func Over(store driver.Locks) *Redsync { return &Redsync{store: store} }
 
-// Store is the store that keeps the locks: make a baton.Locker of it, for locks that are waited
-// for in a queue and renewed by themselves. The first call asks the servers for their versions,
-// roles and eviction policies, for five seconds at most.
+// Store is the store of the locks: make a baton.Locker of it, for locks with a queue and
+// automatic renewal. The first call asks the servers for their versions, roles and
+// eviction policies, for at most five seconds.
 func (r *Redsync) Store() (driver.Locks, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,8 +88,8 @@ func open(pools []redis.Pool) (driver.Locks, error) {
 }
 
 const (
-	opening = 5 * time.Second // bounds the first look at several servers
-	cleanup = 5 * time.Second // bounds the release of what an attempt without an answer may have left
+	opening = 5 * time.Second // bounds the first questions to several servers
+	cleanup = 5 * time.Second // bounds the release after an attempt without an answer
 )
 
 // NewMutex makes a Mutex. Its name is the key of the lock.
@@ -106,7 +107,7 @@ func (r *Redsync) NewMutex(name string, options ...Option) *Mutex {
 	return m
 }
 
-// failed is what the original returns of an error of a store.
+// failed is the original's error for an error of a store.
 func (r *Redsync) failed(err error) error {
 	if !errors.Is(err, driver.ErrHeld) {
 		return &RedisError{Err: err}

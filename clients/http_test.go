@@ -287,6 +287,8 @@ func away(t *testing.T, h *host, l language) {
 	run("never")
 	if got := p.answer(); !strings.HasPrefix(got, "kept /") || !strings.Contains(got, " error unavailable ") {
 		t.Errorf("of a result that no server records it says %q", got)
+	} else if strings.Contains(got, "out of reach") == strings.Contains(got, "start baton serve") {
+		t.Errorf("it sends to where the fault is not: %s", got)
 	} else if took := time.Since(began); took > 2*ttl {
 		t.Errorf("of a lease of %v it said so after %v", ttl, took)
 	}

@@ -42,7 +42,7 @@ export async function ask(urls, access, call, fields = {}, patience = 5000) {
   }
   const { code = "unavailable", message = why } = answer ?? {};
   if (code === "unavailable" && urls[0] === first) urls.push(urls.shift()); // the next call goes to the next server
-  throw new (code === "not_found" ? Lost : BatonError)(code, `${url}: ${message}${help[code] ?? ""}`);
+  throw new (code === "not_found" ? Lost : BatonError)(code, `${url}: ${message}${answer?.code === "unavailable" ? "" : help[code] ?? ""}`); // it has said what it lacks
 }
 
 // Makes a call at each server, once within the time that remains, until one has answered. A call that ends a lease goes on until the

@@ -51,7 +51,7 @@ final class Servers {
             [$code, $why] = [$e->reason, $e->getMessage()];
         }
         $code === 'unavailable' && $this->urls[] = array_shift($this->urls); // the next call goes to the next server
-        throw new ($code === 'not_found' ? Lost::class : Failure::class)($code, "$url: $why" . (HELP[$code] ?? ''));
+        throw new ($code === 'not_found' ? Lost::class : Failure::class)($code, "$url: $why" . (($answer['code'] ?? '') === 'unavailable' ? '' : HELP[$code] ?? '')); // it has said what it lacks
     }
 
     /** Follows no redirect, and asks no proxy: the access token is for the servers that were named. */

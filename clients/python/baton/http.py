@@ -49,9 +49,9 @@ class Servers:
         """Make a call, such as "Locks/List", at the first server. It ends when patience is over, in seconds."""
         first = self.urls[0]
         url = first + (call if call.startswith("/") else f"/baton.v1.{call}")
+        answer: Any = None
         try:
             status, text = self._post(url, json.dumps({k: v for k, v in fields.items() if v is not None}).encode(), patience)
-            answer: Any = None
             with contextlib.suppress(ValueError):
                 answer = json.loads(text)
             if isinstance(answer, dict) and (status == 200 or "ok" in answer):  # a limit that is used up is no error
@@ -65,7 +65,8 @@ class Servers:
             code, why = "unavailable", str(e) or repr(e)
         if code == "unavailable":
             self.urls = [url for url in self.urls if url != first] + [first]  # at once, as another thread may read it
-        raise (Lost if code == "not_found" else Error)(code, f"{url}: {why}{HELP.get(code, '')}")
+        there = isinstance(answer, dict) and answer.get("code") == "unavailable"  # it has said what it lacks
+        raise (Lost if code == "not_found" else Error)(code, f"{url}: {why}{'' if there else HELP.get(code, '')}")
 
     def _post(self, url: str, body: bytes, patience: float) -> tuple[int, bytes]:
         """Follows no redirect and asks no proxy of the environment: the access token is for the servers that were named."""

@@ -64,12 +64,14 @@ public final class BatonHttp {
         String first = urls.get(0), url = first + (call.startsWith("/") ? call : "/baton.v1." + call), code = "unavailable", why = "";
         var request = HttpRequest.newBuilder(URI.create(url)).header("Content-Type", "application/json").POST(HttpRequest.BodyPublishers.ofString(Json.write(fields)));
         if (access != null) request.header("Authorization", "Bearer " + access);
+        boolean there = false;
         var sent = CLIENT.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString(StandardCharsets.UTF_8));
         try {
             HttpResponse<String> answer = sent.get(patience, TimeUnit.NANOSECONDS); // the timeout of HttpClient ends with the header
             why = "HTTP " + answer.statusCode() + ", and not from baton serve";
             Map<String, Object> body = Json.read(answer.body().strip());
             if (answer.statusCode() == 200 || body.containsKey("ok")) return body; // a limit that is used up is no error
+            there = Objects.equals(body.get("code"), code); // it has said what it lacks
             code = "" + body.getOrDefault("code", code);
             why = "" + body.getOrDefault("message", why);
         } catch (TimeoutException e) {
@@ -89,7 +91,7 @@ public final class BatonHttp {
             if (next.remove(first)) next.add(first);
             urls = next;
         }
-        throw Baton.failure(code, url + ": " + why + HELP.getOrDefault(code, ""));
+        throw Baton.failure(code, url + ": " + why + (there ? "" : HELP.getOrDefault(code, "")));
     }
 
     /**

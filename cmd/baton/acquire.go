@@ -48,7 +48,7 @@ func (k *asking) flags(cmd *cobra.Command) {
 	cmd.MarkFlagsMutuallyExclusive("shared", "permits")
 }
 
-// check refuses flags that make no sense, before anything is opened.
+// check refuses flags that make no sense. It needs no store.
 func (k *asking) check(cmd *cobra.Command, key string) error {
 	if err := check.Key(key); err != nil {
 		return usage("%w", err)
@@ -83,7 +83,7 @@ func (k *asking) check(cmd *cobra.Command, key string) error {
 	return nil
 }
 
-// checkTTL refuses a --ttl that the store cannot keep. Without one it chooses a TTL
+// checkTTL refuses a --ttl that the store cannot keep. Without the flag it chooses one
 // that the store can keep.
 func (k *asking) checkTTL(traits driver.Traits) error {
 	if !k.ownTTL {
@@ -95,8 +95,8 @@ func (k *asking) checkTTL(traits driver.Traits) error {
 	return nil
 }
 
-// listen subscribes to those of the signals that this process was not started to
-// ignore. nohup, and shells for background jobs, start it ignoring some.
+// listen subscribes to those of the signals that this process does not ignore. Processes
+// that nohup or a shell starts in the background ignore some from the start.
 func listen(sigs ...os.Signal) (ch chan os.Signal, stop func()) {
 	ch = make(chan os.Signal, 16)
 	for _, s := range sigs {
@@ -112,8 +112,8 @@ func ends(s os.Signal) bool {
 	return s == syscall.SIGINT || s == syscall.SIGTERM || s == syscall.SIGHUP || s == syscall.SIGQUIT
 }
 
-// acquire gets the lock, or gives up: at once if asked to, when the wait is over, or
-// when a signal comes. After an error this process holds nothing and is in no queue.
+// acquire gets the lock or gives up: at once if asked to, when the wait is over, or at a
+// signal. After an error this process holds nothing and is in no queue.
 func (a *app) acquire(locks *baton.Locker, key, owner string, k *asking, sigs <-chan os.Signal) (*baton.Lease, error) {
 	type result struct {
 		lease *baton.Lease
@@ -146,7 +146,7 @@ func (a *app) acquire(locks *baton.Locker, key, owner string, k *asking, sigs <-
 	}
 }
 
-// await tries once, says which process holds the lock, and waits.
+// await tries once. If another process holds the lock it says so, and waits.
 func (a *app) await(ctx context.Context, locks *baton.Locker, key, owner string, k *asking) (*baton.Lease, error) {
 	start := time.Now()
 	waiting := ctx
@@ -205,9 +205,9 @@ func notAcquired(err error, key string, k *asking) error {
 	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; look with: baton show %s", describe(held), shellWord(key))}
 }
 
-// describe says which process holds a lock, without terminal tricks in the owner's name.
-// That a lease expires unless it is renewed reads like a time-out to those who wait: what
-// matters to them is what happens if its holder crashes.
+// describe says which process holds a lock; the owner's name is escaped. "Expires unless
+// renewed" would read like a time-out to those who wait, so it says what happens if the
+// holder crashes.
 func describe(held *baton.HeldError) string {
 	var s string
 	switch {
@@ -237,7 +237,7 @@ func describe(held *baton.HeldError) string {
 }
 
 // holder asks which process holds the key. It returns nil if none does, or if the store
-// does not say.
+// does not tell.
 func holder(locks *baton.Locker, key string) *baton.HeldError {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()

@@ -102,7 +102,6 @@ type askedView struct {
 	Asked    []holderView `json:"asked"`
 }
 
-// ask is "baton ask".
 func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool) error {
 	sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer stop()
@@ -171,7 +170,7 @@ func (a *app) ask(ctx context.Context, key, reason string, f *asks, asJSON bool)
 	return err
 }
 
-// orSignal is the signal that ended ctx, if one did, and else err.
+// orSignal returns the signal that ended ctx, if one did, and else err.
 func orSignal(ctx context.Context, err error) error {
 	if by := context.Cause(ctx); by != nil {
 		return by
@@ -182,8 +181,8 @@ func orSignal(ctx context.Context, err error) error {
 // lookForRelease is how often "baton ask" looks whether the lock was released.
 const lookForRelease = 500 * time.Millisecond
 
-// awaitRelease returns when none of the holders holds the lock any more. If ctx ends
-// before, its error says which process still does.
+// awaitRelease returns when none of the holders holds the lock. If ctx ends first, its
+// error names one that still does.
 func (a *app) awaitRelease(ctx context.Context, locks *baton.Locker, key string, holders []driver.HolderInfo) error {
 	look := time.NewTicker(lookForRelease)
 	defer look.Stop()
@@ -217,7 +216,7 @@ func (a *app) awaitRelease(ctx context.Context, locks *baton.Locker, key string,
 // onAsk is the value of --on-ask: 0, or a signal for the command.
 type onAsk syscall.Signal
 
-// askSignals are the names of the signals that --on-ask may name: those that are passed on.
+// askSignals returns the names that --on-ask accepts: the signals that are passed on.
 func askSignals() (names []string) {
 	for _, of := range supervise.Ending {
 		names = append(names, of.Name)
@@ -255,8 +254,8 @@ func (s *onAsk) Set(text string) error {
 }
 
 // heed does what --on-ask says after a request to release the lock. It does not wait
-// for the request to be printed: a pipe may be full, and this process must see the
-// loss of the lease.
+// until the request is printed: a pipe may be full, and this process must see the loss of
+// the lease.
 func (a *app) heed(lease *baton.Lease, reason string, s onAsk, child *supervise.Child) {
 	told := ""
 	if s != 0 {

@@ -68,8 +68,8 @@ with --yes alone it breaks what holds now.
 			if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 				return &exit{Code: exitNotAcquired, Err: fmt.Errorf("left %q alone", safe(key))}
 			}
-			// The user may have taken long to answer, and has agreed only to these
-			// holders.
+			// The user may have taken long to answer, and agreed to break these holders
+			// only.
 			asked := info.Holders
 			grants = info.Grants()
 			if info, err = locks.Inspect(ctx, key); err != nil {
@@ -97,8 +97,8 @@ with --yes alone it breaks what holds now.
 	return cmd
 }
 
-// sameHolders reports whether two inspections saw the same grants. Not every store lists
-// them in order.
+// sameHolders reports whether two inspections saw the same grants. Some stores do not
+// list them in order.
 func sameHolders(before, now []driver.HolderInfo) bool {
 	for _, n := range now {
 		if !slices.ContainsFunc(before, n.SameGrant) {

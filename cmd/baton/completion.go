@@ -42,8 +42,8 @@ not proposed. Bash needs the package bash-completion, and zsh a compinit in ~/.z
 	}
 }
 
-// Completion runs at every press of the tab key: it must neither take long nor propose
-// much.
+// Completion runs at every press of the tab key, so its time and its proposals are
+// bounded.
 const (
 	completeWithin = time.Second
 	completeAtMost = 200
@@ -57,7 +57,8 @@ func (a *app) completeKey(_ *cobra.Command, args []string, typed string) ([]stri
 // proposing proposes keys of a store, until propose returns false.
 type proposing func(ctx context.Context, store driver.Store, propose func(key, about string) bool)
 
-// held proposes the names of locks that begin with prefix and what was typed, without the prefix.
+// held proposes the names of locks that begin with prefix and the typed text, without the
+// prefix.
 func held(prefix, typed string) proposing {
 	return func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
 		in, ok := driver.As[driver.Inspector](store)
@@ -72,7 +73,7 @@ func held(prefix, typed string) proposing {
 	}
 }
 
-// complete proposes keys for the first argument.
+// complete proposes keys for the first argument only.
 func (a *app) complete(args []string, of proposing) ([]string, cobra.ShellCompDirective) {
 	const directive = cobra.ShellCompDirectiveNoFileComp
 	if len(args) > 0 {
@@ -91,9 +92,9 @@ func (a *app) complete(args []string, of proposing) ([]string, cobra.ShellCompDi
 	defer shut(store)
 	var keys []string
 	of(ctx, store, func(key, about string) bool {
-		// Do not propose a key that has to be quoted: shells insert the common
-		// beginning of several names as it is, and run what it contains at the next
-		// press of the key.
+		// A key that has to be quoted is not proposed: shells insert the common beginning
+		// of several names unquoted, and execute what it contains at the next press of
+		// the key.
 		if shellWord(key) == key {
 			keys = append(keys, cobra.CompletionWithDesc(key, about))
 		}
@@ -102,7 +103,7 @@ func (a *app) complete(args []string, of proposing) ([]string, cobra.ShellCompDi
 	return keys, directive
 }
 
-// completeRun proposes a key, and then what the shell proposes for commands.
+// completeRun proposes a key, and behind it what the shell proposes for commands.
 func (a *app) completeRun(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveDefault

@@ -77,7 +77,7 @@ everything could be asked).
 			return err
 		case d.count(driver.Unsafe) > 0:
 			return &exit{Code: exitUnsafe}
-		case d.partial != nil: // what could not be asked may be unsafe
+		case d.partial != nil: // the failed questions may hide something unsafe
 			return &exit{Code: exitUnavailable}
 		}
 		return nil
@@ -101,12 +101,12 @@ type diagnosis struct {
 	traits   *driver.Traits // nil if the store was refused
 	findings []driver.Finding
 	pair     *scratch.Pairs // nil if not measured
-	offset   *time.Duration // of the store's clock from this machine's; nil if it has none
-	within   time.Duration  // how exact that is
-	partial  error          // why not everything could be asked
+	offset   *time.Duration // of the store's clock from this machine's; nil: the store has no clock
+	within   time.Duration  // how exact the offset is
+	partial  error          // why some questions failed
 }
 
-// examine opens the store and asks everything that can be asked.
+// examine opens the store and asks everything that it can tell.
 func (a *app) examine(ctx context.Context) (*diagnosis, error) {
 	url, err := a.url()
 	if err != nil {
@@ -158,7 +158,7 @@ func (d *diagnosis) judgeTTL(traits driver.Traits) {
 	}
 }
 
-// compareClocks assumes that the server answered in the middle of the round trip.
+// compareClocks assumes that the server read its clock in the middle of the round trip.
 func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 	c, ok := driver.As[driver.Clock](store)
 	if !ok {
@@ -175,8 +175,8 @@ func (d *diagnosis) compareClocks(ctx context.Context, store driver.Store) {
 	d.offset = &offset
 }
 
-// measure locks and unlocks a scratch key. A store that was reached and does not do
-// that is unsafe: waiting for a lock never ends there.
+// measure locks and unlocks a scratch key. A store that answers and fails to do that is
+// unsafe: waiting for a lock never ends there.
 func (d *diagnosis) measure(ctx context.Context, store driver.Store) {
 	ctx, cancel := context.WithTimeout(ctx, doctorFor)
 	defer cancel()
@@ -216,7 +216,7 @@ func (d *diagnosis) count(s driver.Severity) (n int) {
 type promise struct {
 	name  string // in JSON
 	kept  bool
-	holds string // what it means if kept
+	holds string // what it means if the store keeps it
 	fails string // and if not
 }
 
@@ -236,8 +236,8 @@ func promises(t driver.Traits) []promise {
 	}
 }
 
-// applies reports whether the promise means anything for the store: some do not without
-// servers.
+// applies reports whether the promise means anything for the store: some mean nothing
+// without servers.
 func (p promise) applies(t driver.Traits) bool {
 	switch p.name {
 	case "consensus":
@@ -267,7 +267,7 @@ func (d *diagnosis) print(a *app) error {
 	for _, f := range d.findings {
 		mark := fmt.Sprintf("%-8s", severityWords(f.Severity))
 		fmt.Fprintf(&b, "\n%s\n", cli.Fold(safe(f.Name+": "+f.What), mark, columns))
-		if f.Mend != "" { // on one line, to be copied
+		if f.Mend != "" { // on one line, for copying
 			fmt.Fprintf(&b, "%8sfix: %s\n", "", safe(f.Mend))
 		}
 	}

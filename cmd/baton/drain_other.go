@@ -4,5 +4,5 @@ package main
 
 import "os"
 
-// drain takes nothing: a pipe has no deadline here, so its reader reads to the end.
+// drain does nothing here: a pipe has no deadline, so its reader reads to the end.
 func drain(*os.File, func([]byte)) (open bool) { return false }

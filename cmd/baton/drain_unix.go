@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drain takes what is in a pipe already, and reports whether a process could still
-// write to it: a read that times out does not tell.
+// drain takes what is in a pipe already, and reports whether a process can still write to
+// it. A read that times out cannot tell that.
 func drain(from *os.File, take func([]byte)) (open bool) {
 	conn, err := from.SyscallConn()
 	if err == nil {

@@ -71,8 +71,7 @@ environment
 	return cmd
 }
 
-// elect stands for election, and runs the command as the leader until the command has
-// ended.
+// elect stands for election, and runs the command as the leader until the command ends.
 func (a *app) elect(ctx context.Context, name string, command []string, e *electing) error {
 	path, err := find(command[0])
 	if err != nil {
@@ -114,8 +113,8 @@ func (a *app) elect(ctx context.Context, name string, command []string, e *elect
 	}
 }
 
-// stand waits until this process is elected. It goes on trying while the store is out
-// of reach, which may be why leadership was lost.
+// stand waits until this process is elected. It continues while the store is out of
+// reach, which may be the reason why leadership was lost.
 func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <-chan os.Signal) (*baton.Lease, error) {
 	until := time.Now().Add(e.left)
 	for k := e.asking; ; {
@@ -131,8 +130,8 @@ func (a *app) stand(locks *baton.Locker, name, owner string, e *electing, sigs <
 	}
 }
 
-// checkShown refuses a text, of the flag or argument what, that the store cannot show
-// as the owner of a lock.
+// checkShown refuses a text that the store cannot show as the owner of a lock. what is
+// the flag or argument of the text.
 func checkShown(what, key, text string, t driver.Traits) error {
 	claim := driver.Claim{Key: key, ID: "-", Owner: text, Weight: driver.Whole, Capacity: driver.Whole}
 	err := check.Request(driver.Request{Claim: claim, TTL: max(time.Minute, t.MinTTL)}, t)
@@ -154,7 +153,7 @@ func (a *app) watchLeader(ctx context.Context, name string, asJSON bool) error {
 			case err != nil && (first || errors.Is(err, baton.ErrUnsupported)):
 				return err
 			case err != nil:
-				// A fail-over ends by itself, and an observer wants to see that, too.
+				// A fail-over ends by itself, and an observer wants to see that as well.
 				a.complain("%s; still watching", explain(err))
 				failing = true
 				continue

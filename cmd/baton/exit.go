@@ -16,7 +16,7 @@ import (
 // Exit codes. The first block is that of sysexits(3), the second that of
 // timeout(1) and of shells.
 const (
-	exitUnsafe = 1 // baton doctor; no other command ends with it
+	exitUnsafe = 1 // of baton doctor only
 
 	exitUsage       = cli.ExitUsage
 	exitUnavailable = cli.ExitUnavailable
@@ -28,7 +28,7 @@ const (
 	exitFailed    = cli.ExitFailed
 	exitCannotRun = 126
 	exitNotFound  = 127
-	exitSignal    = cli.ExitSignal // and the number of the signal
+	exitSignal    = cli.ExitSignal // plus the number of the signal
 	exitKilled    = 137
 )
 
@@ -98,7 +98,6 @@ const exitTableElect = `Exit codes:
 
 type exit = cli.Exit
 
-// What is said of errors, URLs and files, as baton-lab says it.
 var (
 	usage     = cli.Usage
 	codeOf    = cli.CodeOf
@@ -110,8 +109,7 @@ var (
 // ofRules is an error about the file of --rules.
 func ofRules(err error) error { return fmt.Errorf("--rules: %w", ofPage(err)) }
 
-// ofFile is an error about what is in a file, or about the file, with a URL in its name
-// redacted.
+// ofFile is an error about a file or its content. A URL in its name is redacted.
 func ofFile(path string, err error) error {
 	if errors.As(err, new(*fs.PathError)) {
 		return ofPage(err)
@@ -119,14 +117,13 @@ func ofFile(path string, err error) error {
 	return fmt.Errorf("%s: %w", redactURL(path), err)
 }
 
-// stoppedBy is the end by a signal while another program reads the output. It says
-// nothing: a program that does not read would not read that.
+// stoppedBy is the end by a signal while another program reads the output. It has no
+// message: a program that stopped reading would not read that.
 func stoppedBy(s os.Signal) error {
 	n, _ := s.(syscall.Signal)
 	return &exit{Code: exitSignal + int(n), Err: nil}
 }
 
-// interrupted says that a signal ended the wait for the lock.
 func interrupted(sig os.Signal) error { return interruptedIn(sig, "gave up the position") }
 
 // interruptedIn says that a signal ended a wait, and what was done then.
@@ -144,18 +141,18 @@ func (i *interruption) Error() string {
 	return fmt.Sprintf("%v while waiting: %s", i.sig, i.done)
 }
 
-// death is a signal from the terminal's keys that the calling shell must learn of, or a
-// script would go on after Ctrl-C. The zero death is none.
+// death is a signal from the terminal's keys. The calling shell must learn of it;
+// otherwise a script would continue after Ctrl-C. The zero death is none.
 type death struct {
 	sig syscall.Signal
-	// The command alone was in the foreground: the other processes in our group, such
-	// as the shell that runs the script, have not got the signal.
+	// Only the command was in the foreground: the other processes in our group, such as
+	// the shell of the script, have not got the signal.
 	unheard bool
 }
 
-// die ends the process by the signal. A shell that has got INT itself still goes on
-// unless the process that it waits for dies of it: an exit code tells it that the
-// process has dealt with the signal.
+// die ends the process by the signal. A shell that got INT itself continues unless the
+// process that it waits for dies of INT: an exit code means that the process has handled
+// the signal.
 func (d death) die() {
 	if d.sig != syscall.SIGINT && !(d.sig == syscall.SIGQUIT && d.unheard) {
 		return
@@ -164,13 +161,13 @@ func (d death) die() {
 	if signal.Ignored(d.sig) || os.Getpid() == 1 || !supervise.Foreground() {
 		return
 	}
-	if d.sig == syscall.SIGQUIT { // a shell does not ask how this process died of it, and its core is of no use
+	if d.sig == syscall.SIGQUIT { // the shell does not look how this process died of it, and a core is of no use
 		signal.Ignore(d.sig)
 		_ = supervise.Raise(d.sig, d.unheard)
 		return
 	}
 	signal.Reset(d.sig)
 	if supervise.Raise(d.sig, d.unheard) == nil {
-		<-time.After(time.Second) // the signal comes before that
+		<-time.After(time.Second) // the signal arrives before that
 	}
 }

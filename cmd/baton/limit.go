@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// limiting are the flags that say what a limit is.
+// limiting are the flags that describe limits.
 type limiting struct {
 	rates     []string
 	algorithm string
@@ -36,8 +36,7 @@ func (k *limiting) rateFlags(cmd *cobra.Command) {
 	f.DurationVar(&k.maxWait, "max-wait", 0, "longest wait in a leaky bucket (default: PERIOD)")
 }
 
-// above refuses zero where a flag gives it, as zero stands for a flag that was not
-// given.
+// above refuses a zero in a flag: zero stands for a flag that was not given.
 func (k *limiting) above(cmd *cobra.Command) error {
 	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "max-wait": k.maxWait <= 0} {
 		if zero && cmd.Flags().Changed(flag) {
@@ -119,7 +118,7 @@ func (k *limiting) limit(a limits.Algorithm, r rate) ratelimit.Limit {
 	return ratelimit.SlidingWindow(r.n, r.period)
 }
 
-// limiter makes a Limiter that obeys overrides, if the store keeps them.
+// limiter makes a Limiter. It obeys overrides if the store keeps them.
 func limiter(store limits.Store, all []ratelimit.Limit, opts ...ratelimit.Option) (*ratelimit.Limiter, error) {
 	for _, l := range all[1:] {
 		opts = append(opts, l)
@@ -244,7 +243,6 @@ const exitTableLimit = `Exit codes:
   128+n     signal n came while waiting
 `
 
-// question is a request to a limiter.
 type question struct {
 	key                     string
 	cost                    int64
@@ -252,7 +250,7 @@ type question struct {
 	wait                    time.Duration
 }
 
-// askLimit asks, waits for the turn, and says the decision. A nil error means allowed.
+// askLimit asks, waits for the turn and prints the decision. A nil error means allowed.
 func (a *app) askLimit(ctx context.Context, all []ratelimit.Limit, q question) error {
 	left := q.wait
 	store, err := a.openLimits(ctx, openWait{tries: q.wait != 0, wait: &left})
@@ -313,7 +311,7 @@ func (a *app) askLimit(ctx context.Context, all []ratelimit.Limit, q question) e
 	if err != nil {
 		return err
 	}
-	asJSON := q.json && !q.command // the command has standard output
+	asJSON := q.json && !q.command // the command owns standard output
 	if asJSON {
 		if err := printJSON(a.stdout, limitJSON(r), false); err != nil {
 			return err
@@ -358,10 +356,10 @@ func (w *orForever) Set(text string) error {
 
 func (w *orForever) Type() string { return "patience" }
 
-// longSilence is how long baton waits without a message.
+// longSilence is how long a command may take before it says what it waits for.
 const longSilence = 500 * time.Millisecond
 
-// decideLimit asks. It sends to turns how long it waits for a turn in a queue.
+// decideLimit asks. If it waits for a turn in a queue it sends to turns for how long.
 func decideLimit(ctx context.Context, l *ratelimit.Limiter, q question, turns chan<- time.Duration) (ratelimit.Result, error) {
 	if q.wait != 0 {
 		if q.wait != math.MaxInt64 {
@@ -404,7 +402,7 @@ func (a *app) tellLimit(r ratelimit.Result) {
 	a.say("%s", text)
 }
 
-// byOverride says that the limit is not the one of the command line.
+// byOverride returns words that say that an override replaces the command line's limit.
 func byOverride(r ratelimit.Result) string {
 	if slices.ContainsFunc(r.Limits(), func(l ratelimit.LimitResult) bool { return l.Overridden }) {
 		return " (overridden: see baton limit ls --overrides)"
@@ -475,7 +473,6 @@ func retrySeconds(d time.Duration) *float64 {
 	return &s
 }
 
-// openLimits opens a store that has limits.
 func (a *app) openLimits(ctx context.Context, p openWait) (open.LimitStore, error) {
 	store, _, err := openURL(ctx, a, p, open.Limits)
 	return store, err

@@ -64,8 +64,8 @@ or a key, or for those that it names none for.`,
 	return cmd
 }
 
-// mistakes tells what is wrong with rules, each with the line of the file: the errors
-// escape what a terminal would obey.
+// mistakes reports what is wrong with rules, each mistake with its line of the file. The
+// errors are already escaped for a terminal.
 func (a *app) mistakes(err error) error {
 	all, ok := errors.AsType[rules.Errors](err)
 	if !ok {

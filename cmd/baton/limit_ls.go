@@ -196,8 +196,8 @@ func (a *app) printStates(all []limits.State, rows [][]string, args []string, as
 	return table(a.stdout, rows)
 }
 
-// noLimit is for commands below "baton limit", whose names are no keys: what follows "--"
-// would be a command.
+// noLimit is for commands below "baton limit", whose names are not keys: what follows
+// "--" would be a command.
 func noLimit(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if cmd.ArgsLenAtDash() >= 0 {
@@ -207,8 +207,8 @@ func noLimit(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// eachState calls f for each state under the prefix in args, until f returns false. It
-// tells the user if that takes a while.
+// eachState calls f for each state under the prefix in args, until f returns false. If
+// that takes long it tells the user.
 func (a *app) eachState(ctx context.Context, args []string, k *listingLimits, f func(limits.State) bool) error {
 	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {
@@ -218,7 +218,7 @@ func (a *app) eachState(ctx context.Context, args []string, k *listingLimits, f 
 	return a.states(ctx, store, args, k, f)
 }
 
-// states is eachState with a store that is open.
+// states is eachState for an open store.
 func (a *app) states(ctx context.Context, store open.LimitStore, args []string, k *listingLimits, f func(limits.State) bool) error {
 	if err := outlives(store.Traits()); err != nil {
 		return err
@@ -239,8 +239,8 @@ func (a *app) states(ctx context.Context, store open.LimitStore, args []string, 
 	})
 }
 
-// patiently reads a list. If that takes a while it says so: on a terminal in a line that
-// is kept up to date, elsewhere once.
+// patiently reads a list. If that takes long it says so: on a terminal in a line that it
+// keeps up to date, elsewhere once.
 func (a *app) patiently(all iter.Seq2[limits.State, error], f func(limits.State) bool) error {
 	var n atomic.Int64
 	end, ended := make(chan struct{}), make(chan struct{})
@@ -313,7 +313,6 @@ func viewOf(st limits.State) stateView {
 	return v
 }
 
-// stateRow is a row of the table.
 func stateRow(st limits.State) []string {
 	row := []string{safe(st.Key), string(st.Kind), "-", "-", "-"}
 	if st.Used > 0 {

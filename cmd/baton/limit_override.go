@@ -87,7 +87,6 @@ the store's clock, or by "baton limit rm --override".
 	return cmd
 }
 
-// endOverride ends the override of a key.
 func (a *app) endOverride(ctx context.Context, key string) error {
 	store, done, err := a.openOverrides(ctx)
 	if err != nil {
@@ -162,7 +161,7 @@ func parseOverride(text string) (rate, error) {
 	return rate{n: n}, nil
 }
 
-// overrideRate is what an override allows, for people.
+// overrideRate is the rate of an override in words.
 func overrideRate(o limits.Override) string {
 	if o.N == 0 {
 		return "blocked"
@@ -197,7 +196,7 @@ func viewOverride(o limits.Override) overrideView {
 	return v
 }
 
-// openOverrides opens a store that keeps overrides, for other processes.
+// openOverrides opens a store whose overrides other processes obey.
 func (a *app) openOverrides(ctx context.Context) (limits.Overrider, func(), error) {
 	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {

@@ -88,7 +88,7 @@ ls -o json" prints of a key, and override.
 	return cmd
 }
 
-// showByRate shows how the limits of the flags stand.
+// showByRate shows the state of the limits that the flags describe.
 func (a *app) showByRate(ctx context.Context, key string, all []ratelimit.Limit, k *showing, asJSON bool) error {
 	store, err := a.openLimits(ctx, openWait{})
 	if err != nil {
@@ -119,7 +119,7 @@ func (a *app) showByRate(ctx context.Context, key string, all []ratelimit.Limit,
 	return a.printStanding(ctx, store, r, r.Limits(), allows, keys, asJSON)
 }
 
-// showByRules shows how the limits of a file stand, for a key of the store.
+// showByRules shows the state of the limits of a file, for a key of the store.
 func (a *app) showByRules(ctx context.Context, key string, k *showing, asJSON bool) error {
 	r, err := a.readRules([]string{k.rules})
 	if err != nil {
@@ -131,7 +131,7 @@ func (a *app) showByRules(ctx context.Context, key string, k *showing, asJSON bo
 	}
 	ask.Tier = k.tier
 	for i := range r.Rules {
-		r.Rules[i].OnFailure = rules.Failure{} // a store that fails is to be an error
+		r.Rules[i].OnFailure = rules.Failure{} // a failure of the store must be an error here
 	}
 	for i := range r.Domains {
 		r.Domains[i].OnFailure = rules.Failure{}
@@ -162,13 +162,13 @@ func (a *app) showByRules(ctx context.Context, key string, k *showing, asJSON bo
 	}
 	var allows []string
 	for _, one := range m.Set {
-		one.Name = "" // it has a column
+		one.Name = "" // the table has a column for it
 		allows = append(allows, one.String())
 	}
 	return a.printStanding(ctx, store, d.Result, m.Limits, allows, []string{key}, asJSON)
 }
 
-// ruleOf finds what counts under a key of the store.
+// ruleOf finds the request that counts under a key of the store.
 func ruleOf(r rules.Rules, key string) (rules.Request, error) {
 	if rest, described := strings.CutPrefix(key, "{"); described {
 		domain, entries, ok := strings.Cut(rest, "}/")
@@ -198,7 +198,7 @@ func ruleOf(r rules.Rules, key string) (rules.Request, error) {
 	default:
 		named = false
 	}
-	if named { // the name may be followed by that of one of the limits
+	if named { // the name of one of the limits may follow
 		for rest := name; ; {
 			if slices.ContainsFunc(r.Rules, func(one rules.Rule) bool { return one.Name == rest }) {
 				return rules.Request{Rule: rest, Key: of}, nil
@@ -213,8 +213,8 @@ func ruleOf(r rules.Rules, key string) (rules.Request, error) {
 	return rules.Request{}, usage("no rule of the file counts under %q: NAME/{KEY} is that of the rule NAME", safe(key))
 }
 
-// printStanding prints a look at limits, and what each of them allows. keys are those under
-// which an override may be.
+// printStanding prints the state of limits, and what each of them allows. keys are those
+// that may be overridden.
 func (a *app) printStanding(ctx context.Context, store open.LimitStore, r ratelimit.Result, all []ratelimit.LimitResult, allows, keys []string, asJSON bool) error {
 	if asJSON {
 		v := limitJSON(r)
@@ -241,7 +241,8 @@ func (a *app) printStanding(ctx context.Context, store open.LimitStore, r rateli
 	return a.printOverrides(ctx, store, keys)
 }
 
-// printOverrides prints which of the keys are overridden, if the store keeps overrides.
+// printOverrides prints which of the keys are overridden. If the store has no overrides it
+// prints nothing.
 func (a *app) printOverrides(ctx context.Context, store open.LimitStore, keys []string) error {
 	in, err := overridesOf(ctx, store, keys)
 	for _, o := range in {
@@ -270,7 +271,7 @@ func (a *app) showState(ctx context.Context, args []string, asJSON bool) error {
 		return err
 	}
 	defer shut(store)
-	// The key comes before all others that begin with it.
+	// In the list the key precedes all others that begin with it.
 	err = a.states(ctx, store, args, &listingLimits{}, func(first limits.State) bool {
 		if first.Key == key {
 			st = first
@@ -312,7 +313,7 @@ func (a *app) showState(ctx context.Context, args []string, asJSON bool) error {
 	return a.printOverrides(ctx, store, args)
 }
 
-// completeLimit proposes the keys that use something of their limits.
+// completeLimit proposes keys that the store keeps a state of.
 func (a *app) completeLimit(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(args, func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
 		in, ok := driver.As[limits.Lister](store)
@@ -359,7 +360,7 @@ taken stays taken.
 		if err := outlives(store.Traits()); err != nil {
 			return err
 		}
-		// Any limit will do: nothing is kept of any.
+		// The limit does not matter here.
 		any := limits.Take{Key: key, Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Second}}
 		if _, err := store.Take(ctx, limits.Request{Takes: []limits.Take{any}, Mode: limits.Forget}); err != nil {
 			return err

@@ -10,13 +10,13 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// mostTop bounds the memory of a list that is sorted by use.
+// mostTop bounds the memory of a sorted list.
 const mostTop = 10_000
 
 // topStates keeps the states with the highest use.
 type topStates struct {
 	n     int
-	share bool // the highest share, not the highest number
+	share bool // sort by the share; else by the number
 
 	all          []limits.State
 	seen, untold int
@@ -34,7 +34,7 @@ func (t *topStates) add(st limits.State) bool {
 	return true
 }
 
-// sorted are the highest n, the highest first.
+// sorted returns the highest n, the highest first.
 func (t *topStates) sorted() []limits.State {
 	slices.SortFunc(t.all, func(x, y limits.State) int {
 		order := cmp.Compare(y.Used, x.Used)
@@ -48,7 +48,7 @@ func (t *topStates) sorted() []limits.State {
 	return t.all[:min(t.n, len(t.all))]
 }
 
-// shareOf is how much of what a key may use is used. ok is false if that is not known.
+// shareOf is the used share of what the key allows. ok is false if it is unknown.
 func shareOf(st limits.State) (share float64, ok bool) {
 	if st.Of == 0 || st.Kind == limits.Unknown {
 		return 0, false
@@ -59,7 +59,8 @@ func shareOf(st limits.State) (share float64, ok bool) {
 // barWidth is how many columns the longest bar takes.
 const barWidth = 20
 
-// rows make the table. A bar is as long as the share, or else beside the highest number.
+// rows makes the table. A bar shows the share, or else the number relative to the
+// highest.
 func (t *topStates) rows(all []limits.State) [][]string {
 	rows := [][]string{{"KEY", "KIND", "USED", "OF", "FRESH IN", "USE"}}
 	for _, st := range all {

@@ -48,7 +48,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			if err := k.check(cmd, args[0]); err != nil {
 				return err
 			}
-			// The calling process is the one that goes on to use the lock.
+			// The calling process is the one that uses the lock afterwards.
 			owner := check.Owner(os.Getppid(), programOf(os.Getppid()))
 			locks, store, err := a.openWith(ctx, k.openWait(), func() baton.Config { return baton.Config{TTL: k.ttl, Owner: owner} }, k.checkTTL, outlives, movable)
 			if err != nil {
@@ -57,8 +57,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 			defer shut(store)
 			sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 			defer stop()
-			// If the reader of the output ends, this process must release the lock
-			// before it ends.
+			// If the reader of the output ends, this process must release the lock first.
 			_, stopPipe := listen(syscall.SIGPIPE)
 			defer stopPipe()
 			lease, err := a.acquire(locks, args[0], owner, k, sigs)
@@ -66,13 +65,13 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				return err
 			}
 			select {
-			case s := <-sigs: // it came together with the lock
+			case s := <-sigs: // it arrived together with the lock
 				_ = lease.Unlock()
 				return interrupted(s)
 			default:
 			}
-			// The store began to count before now: the lease's own end, without the
-			// margin, is on the safe side.
+			// The store began to count before now. The lease's own end, without the
+			// margin, is early enough.
 			until := lease.Deadline()
 			handle, err := lease.Detach()
 			if err != nil {
@@ -92,7 +91,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 				if err != nil {
 					err = fmt.Errorf("the handle could not be written: %w", err)
 				}
-			case s := <-sigs: // the write may never end
+			case s := <-sigs: // the write may block for ever
 				err = interrupted(s)
 			}
 			if err == nil {
@@ -104,7 +103,7 @@ With -o json: handle, key, token (a string), ttl in seconds, and when it expires
 	return cmd
 }
 
-// programOf is what a process runs, or "" where that is not known.
+// programOf is the name of a process's program, or "" if it is unknown.
 func programOf(pid int) string {
 	name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	if err != nil {
@@ -113,7 +112,7 @@ func programOf(pid int) string {
 	return strings.TrimSpace(string(name))
 }
 
-// takeBack releases a lock whose handle could not be delivered, because of why.
+// takeBack releases a lock whose handle could not be printed, because of why.
 func takeBack(ctx context.Context, locks *baton.Locker, handle string, why error) error {
 	ctx, cancel := context.WithTimeout(ctx, handleTimeout)
 	defer cancel()

@@ -64,7 +64,7 @@ With -o json: an array of what "baton show" prints.
 	return cmd
 }
 
-// collect lists the locks under the prefix in args, sorted by key.
+// collect returns the locks under the prefix in args, sorted by key.
 func collect(ctx context.Context, locks *baton.Locker, args []string) ([]driver.KeyInfo, error) {
 	prefix := ""
 	if len(args) > 0 {
@@ -81,7 +81,7 @@ func collect(ctx context.Context, locks *baton.Locker, args []string) ([]driver.
 	return all, nil
 }
 
-// under says below which prefix keys were looked for.
+// under says in words to which prefix a list was limited.
 func under(args []string) string {
 	if len(args) == 0 || args[0] == "" {
 		return ""
@@ -89,11 +89,10 @@ func under(args []string) string {
 	return fmt.Sprintf(" under %q", args[0])
 }
 
-// spareColumns are those of listing that a narrow terminal does without: the token and the
-// end, which "baton show" has.
+// spareColumns are the columns that listing drops on a narrow terminal: the token and the
+// end. "baton show" has both.
 var spareColumns = []int{5, 4}
 
-// listing makes one row for each lock.
 func listing(all []driver.KeyInfo) [][]string {
 	rows := [][]string{{"KEY", "MODE", "HELD BY", "SINCE", "EXPIRES IN", "TOKEN", "WAITING"}}
 	for _, info := range all {

@@ -1,6 +1,5 @@
-// Command baton runs commands under distributed locks, and shows and manages
-// the locks, over the stores that package open knows. "baton help" is its
-// manual.
+// Command baton runs commands under distributed locks. It shows and manages the locks of
+// every store that package open knows. "baton help" is its manual.
 package main
 
 import (
@@ -10,6 +9,6 @@ import (
 )
 
 func main() {
-	logging.Disable() // go-redis writes what it hears of Sentinels to standard error
+	logging.Disable() // otherwise go-redis prints messages of Sentinels on standard error
 	os.Exit(run(os.Args[1:]))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/internal/cli"
 )
 
-// manCommand is for those who make packages.
+// manCommand is for packagers.
 func (a *app) manCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIRECTORY",
@@ -28,7 +28,7 @@ func (a *app) manCommand(root *cobra.Command) *cobra.Command {
 	}
 }
 
-// referenceCommand is for the site: a page with the help of all commands.
+// referenceCommand makes a page for the site, with the help of all commands.
 func (a *app) referenceCommand(root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:    "reference",
@@ -58,7 +58,7 @@ func reference(root *cobra.Command) string {
 	return b.String()
 }
 
-// writeManuals writes the page of a command and of all below it.
+// writeManuals writes the pages of a command and of all below it.
 func writeManuals(cmd *cobra.Command, dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, manName(cmd)+".1"), manual(cmd), 0o644); err != nil {
 		return ofPage(err)
@@ -76,7 +76,7 @@ func writeManuals(cmd *cobra.Command, dir string) error {
 
 func manName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }
 
-// manual is the page of a command. Texts stand as they were laid out for a terminal.
+// manual is the page of a command. Texts keep their layout for a terminal.
 func manual(cmd *cobra.Command) []byte {
 	var b bytes.Buffer
 	section := func(name, text string) {
@@ -118,7 +118,7 @@ func manual(cmd *cobra.Command) []byte {
 
 var roffEscapes = strings.NewReplacer(`\`, `\e`, "-", `\-`, "`", `\(ga`, "'", `\(aq`, "^", `\(ha`, "~", `\(ti`)
 
-// roff writes a text so that nroff shows it as it is.
+// roff escapes a text so that nroff shows it unchanged.
 func roff(text string) string {
 	lines := strings.Split(roffEscapes.Replace(text), "\n")
 	for i, line := range lines {

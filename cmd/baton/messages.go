@@ -10,9 +10,9 @@ import (
 )
 
 // A messageWriter writes messages, and waits for their reader for readPatience at most: a
-// terminal stops reading at Ctrl-S, and a log collector when it hangs, while locks must be
-// renewed, clients answered and commands stopped. Until the reader goes on, Write does not
-// wait for it again. It keeps maxUnread messages then, and omits and counts the others.
+// terminal stops at Ctrl-S, and a log collector may hang, while locks must be renewed,
+// clients answered and commands stopped. Until the reader continues, Write does not wait
+// for it again: maxUnread messages are kept then, and further ones omitted and counted.
 type messageWriter struct {
 	out   io.Writer
 	begin sync.Once
@@ -20,14 +20,14 @@ type messageWriter struct {
 	stuck atomic.Bool
 
 	mu      sync.Mutex
-	omitted int // since the last text of the queue
+	omitted int // since the last text in the queue
 }
 
-// unread is a text that is to be written.
+// unread is a text to be written.
 type unread struct {
 	text    []byte
-	omitted int           // texts before it
-	written chan struct{} // closed then
+	omitted int           // texts omitted before it
+	written chan struct{} // closed when it is written
 }
 
 const (
@@ -42,7 +42,7 @@ func newMessages(out io.Writer) *messageWriter {
 	return &messageWriter{out: out, queue: make(chan unread, maxUnread)}
 }
 
-// Write never fails: that nothing reads the messages changes nothing else.
+// Write never fails: baton behaves the same if nothing reads its messages.
 func (m *messageWriter) Write(text []byte) (int, error) {
 	one, ok := m.add(text)
 	if ok && !m.stuck.Load() && !one.await(readPatience) {
@@ -51,7 +51,7 @@ func (m *messageWriter) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// flush waits for what was written before, within a bound.
+// flush waits, within a bound, until everything before it is written.
 func (m *messageWriter) flush(within time.Duration) {
 	if one, ok := m.add(nil); ok {
 		one.await(within)
@@ -85,7 +85,7 @@ func (u unread) await(within time.Duration) bool {
 	}
 }
 
-// write ends with the process.
+// write runs until the process ends.
 func (m *messageWriter) write() {
 	for one := range m.queue {
 		if one.omitted > 0 {

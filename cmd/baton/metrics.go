@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/internal/textfile"
 )
 
-// What --metrics tells of the command itself. docs/metrics.md lists it, too.
+// What --metrics says of the command itself. docs/metrics.md lists the same.
 var (
 	commandStart = metrics.Instrument{
 		Name: "baton.command.start_timestamp", Kind: metrics.Gauge, Unit: "s",
@@ -35,35 +35,34 @@ var (
 )
 
 const (
-	// measureEvery is how often a command that goes on writes its metrics.
+	// measureEvery is how often the metrics are written while a command runs.
 	measureEvery = 15 * time.Second
 
-	// measureEnd is how long a command that has ended waits for a file system.
+	// measureEnd is how long the end of a run waits for a file system.
 	measureEnd = 5 * time.Second
 )
 
-// metricsFlag adds the flag --metrics.
 func (a *app) metricsFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&a.metricsFile, "metrics", "", `write metrics to `+"`FILE`"+`, for node_exporter ("baton help metrics")`)
 	_ = cmd.RegisterFlagCompletionFunc("metrics", cobra.FixedCompletions([]string{"prom"}, cobra.ShellCompDirectiveFilterFileExt))
 }
 
-// measured is what one run of baton does, for --metrics.
+// measured collects what one run of baton does, for --metrics.
 type measured struct {
 	metrics.Events
 	path    string
 	all     *textfile.Metrics
 	warn    func(error)
 	began   time.Time
-	skipped bool // the command was not to run
+	skipped bool // the command did not have to run
 
 	now     chan struct{} // write soon
 	stop    chan struct{} // closed at the end
-	stopped chan struct{} // closed when nothing is written any more
+	stopped chan struct{} // closed after the last write
 }
 
-// measure begins to measure, if --metrics was given. What is measured is written from
-// time to time, and by conclude.
+// measure begins to measure if --metrics was given. The file is written regularly, and by
+// conclude.
 func (a *app) measure(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("metrics") {
 		return nil
@@ -88,7 +87,7 @@ func newMeasured(path string, warn func(error)) (*measured, error) {
 		now: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	failing := false
-	m.warn = func(err error) { // once, and not every 15 s
+	m.warn = func(err error) { // once, not every 15 s
 		if err != nil && !failing {
 			warn(err)
 		}
@@ -114,8 +113,8 @@ func newMeasured(path string, warn func(error)) (*measured, error) {
 	return m, nil
 }
 
-// firstCall keeps back a failure of the first of two calls for one lock. It counts
-// only if there is no second call.
+// firstCall keeps back a failure of the first of two calls for one lock: it counts only
+// if there is no second call.
 type firstCall struct{ failed func() }
 
 type firstKey struct{}
@@ -139,7 +138,7 @@ func (m *measured) soon() {
 	}
 }
 
-// write writes the file from time to time, until stop is closed.
+// write writes the file regularly until stop is closed.
 func (m *measured) write() {
 	defer close(m.stopped)
 	every := time.NewTicker(measureEvery)
@@ -155,8 +154,8 @@ func (m *measured) write() {
 	}
 }
 
-// put writes the file, with what is told of a run that has ended. Of a run that goes on
-// it tells what the file tells of the one before.
+// put writes the file. ended are the metrics of a finished run; while a run lasts, the
+// file keeps those of the run before.
 func (m *measured) put(ended ...textfile.Value) error {
 	return textfile.Replace(m.path, func(old []byte) []byte {
 		values := []textfile.Value{{Of: commandStart, Value: timestamp(m.began)}}
@@ -169,8 +168,8 @@ func (m *measured) put(ended ...textfile.Value) error {
 	})
 }
 
-// conclude writes the metrics of a run that ends with the code. Nothing that goes wrong
-// changes the code.
+// conclude writes the metrics of a run that ends with the code. Its own failures do not
+// change the code.
 func (a *app) conclude(code int) {
 	m := a.measured
 	if m == nil {
@@ -195,8 +194,8 @@ func (a *app) conclude(code int) {
 	}
 }
 
-// show makes metrics of what the packages tell from now on, for a program that shows them
-// itself.
+// show makes metrics of what the packages report from now on, for a program that serves
+// them itself.
 func (a *app) show() (*textfile.Metrics, error) {
 	all := textfile.New("")
 	var err error
@@ -204,7 +203,7 @@ func (a *app) show() (*textfile.Metrics, error) {
 	return all, err
 }
 
-// told is whom the packages tell what they do.
+// told is the receiver of the packages' events.
 func (a *app) told() metrics.Events {
 	all := a.shown
 	if a.measured != nil {
@@ -216,7 +215,7 @@ func (a *app) told() metrics.Events {
 	return all
 }
 
-// lead tells that this process was elected, and by over that it does not lead any more.
+// lead reports that this process was elected. over reports the end of its term.
 func (a *app) lead(store, name string, lease *baton.Lease) (over func()) {
 	told := a.told().Elections
 	if told == nil {
@@ -232,7 +231,7 @@ func (a *app) lead(store, name string, lease *baton.Lease) (over func()) {
 	return func() {
 		e.Led = time.Since(began)
 		select {
-		case at := <-ended: // the command may have been stopped after that
+		case at := <-ended: // the command may have been stopped after the end of the lease
 			e.Led = at.Sub(began)
 		default:
 		}
@@ -240,7 +239,7 @@ func (a *app) lead(store, name string, lease *baton.Lease) (over func()) {
 	}
 }
 
-// unelected tells why the store could not be asked.
+// unelected reports why the store could not be asked.
 func (a *app) unelected(store, name string, err error) {
 	if told := a.told().Elections; told != nil {
 		told.Failed(context.Background(), election.LeadershipEvent{Store: store, Name: name, Err: err})

@@ -10,13 +10,13 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// newestPrefix before a key is the key of a lock that one waiter holds: the newest of those
-// that wait for the key with --newest.
+// newestPrefix and a key are the key of another lock. Its holder is the newest waiter for
+// the key with --newest.
 const newestPrefix = "@newest/"
 
-// awaitNewest waits for key until a newer waiter comes, which breaks the lock of this one
-// below newestPrefix. If the key is granted just then, the store decides: either this
-// waiter's Unlock came first and it has the key, or the break did and it gives the key back.
+// awaitNewest waits for key until a newer waiter comes and breaks the lock of this one
+// below newestPrefix. If the key is granted at that moment the store decides: if this
+// waiter's Unlock came first, it has the key; if the break did, it gives the key back.
 func awaitNewest(ctx context.Context, waiters, locks *baton.Locker, key string, ttl time.Duration, options []baton.Option) (*baton.Lease, error) {
 	own, err := becomeNewest(ctx, waiters, newestPrefix+key, ttl)
 	if err != nil {
@@ -28,7 +28,7 @@ func awaitNewest(ctx context.Context, waiters, locks *baton.Locker, key string, 
 		return lease, err
 	}
 	if lease != nil {
-		_ = lease.Unlock() // what cannot be released ends with its TTL
+		_ = lease.Unlock() // a lock that cannot be released ends with its TTL
 	}
 	if lost.Cause != baton.Gone {
 		return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q was not acquired: the store was out of reach, and a newer waiter may have come: %w", safe(key), lost)}
@@ -36,8 +36,8 @@ func awaitNewest(ctx context.Context, waiters, locks *baton.Locker, key string, 
 	return nil, &exit{Code: exitNotAcquired, Err: fmt.Errorf("lock %q was not acquired: a newer waiter came", safe(key))}
 }
 
-// becomeNewest takes the lock of the waiter that is the newest so far. A store that is out of
-// reach is tried again for as long as Lock does.
+// becomeNewest takes the lock of the newest waiter. While the store is out of reach it
+// tries again for as long as Lock does.
 func becomeNewest(ctx context.Context, locks *baton.Locker, key string, ttl time.Duration) (*baton.Lease, error) {
 	for answered := time.Now(); ; {
 		lease, err := tryNewest(ctx, locks, key)
@@ -49,7 +49,7 @@ func becomeNewest(ctx context.Context, locks *baton.Locker, key string, ttl time
 		if !away {
 			answered, pause = time.Now(), 20*time.Millisecond
 		}
-		select { // several may come at once, and on Redlock share the nodes
+		select { // several waiters may come at once, and on Redlock share the nodes
 		case <-time.After(rand.N(pause)):
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -57,7 +57,7 @@ func becomeNewest(ctx context.Context, locks *baton.Locker, key string, ttl time
 	}
 }
 
-// tryNewest takes the lock, or ends the grant of the waiter that has it: then it returns
+// tryNewest takes the lock, or ends the grant of the waiter that holds it and returns
 // neither a lease nor an error.
 func tryNewest(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
 	lease, err := locks.TryLock(ctx, key)

@@ -156,12 +156,11 @@ func checkOnceKey(key string) error {
 	return nil
 }
 
-// parseCodes reads which exit codes are final.
 func parseCodes(text string) (func(int) bool, error) {
 	codes := make(map[int]bool)
 	switch text {
 	case "":
-	case "all": // not those of shells and signals
+	case "all": // without those of shells and signals
 		for code := 1; code <= 125; code++ {
 			codes[code] = true
 		}
@@ -177,7 +176,7 @@ func parseCodes(text string) (func(int) bool, error) {
 	return func(code int) bool { return codes[code] }, nil
 }
 
-// openOnce opens a store with records.
+// openOnce opens a store that has records.
 func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *baton.Events) (ops *once.Runner, locks *baton.Locker, store driver.Store, err error) {
 	var cfg baton.Config
 	locks, store, err = a.openWith(ctx, o.openWait(), func() baton.Config { cfg = o.config(owner); return cfg }, o.checkTTL)
@@ -194,7 +193,6 @@ func (a *app) openOnce(ctx context.Context, o *onceFlags, owner string, events *
 	return ops, locks, store, nil
 }
 
-// runOnce is "baton once" with a command.
 func (a *app) runOnce(ctx context.Context, key string, command []string, o *onceFlags) error {
 	path, err := find(command[0])
 	if err != nil {
@@ -216,7 +214,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	if t := store.Traits(); !t.Processes {
 		a.complain("store %s is not shared with other processes: it remembers nothing after this one", t.Store)
 	}
-	// A command goes on even if no process reads its output any more.
+	// The command continues even if no process reads its output.
 	sigs, stop := listenForCommand()
 	defer stop()
 
@@ -231,7 +229,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		err  error
 	}
 	done := make(chan result, 1)
-	var rec *recorder // if it ran
+	var rec *recorder // nil: it did not run
 	var opts []once.Option
 	if !o.anyCmd {
 		opts = append(opts, once.Fingerprint(command...))
@@ -244,7 +242,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 		text, err := do(ctx, key, func(ctx context.Context, at once.Attempt) ([]byte, error) {
 			select {
 			case w.turn <- struct{}{}:
-				<-w.over // from now on this goroutine has the signals and the terminal
+				<-w.over // from here on this goroutine has the signals and the terminal
 			case <-ctx.Done():
 				return nil, context.Cause(ctx)
 			}
@@ -285,7 +283,7 @@ func (a *app) runOnce(ctx context.Context, key string, command []string, o *once
 	return a.replay(key, r.text, r.err, o, sigs)
 }
 
-// waitForTurn is the time before the command runs, or is known to have run.
+// waitForTurn is the time before the command runs or is known to have run.
 type waitForTurn struct {
 	a          *app
 	locks      *baton.Locker
@@ -293,13 +291,13 @@ type waitForTurn struct {
 	o          *onceFlags
 	waiting    <-chan struct{}
 	sigs       <-chan os.Signal
-	turn       chan struct{} // attempt may run the command; closed: it need not run
-	over       chan struct{} // closed when waiting is over
+	turn       chan struct{} // attempt may run the command; closed: it does not have to run
+	over       chan struct{} // closed at the end of the wait
 	giveUp     context.CancelFunc
 }
 
-// wait returns when the command is about to run, or will not run. Its error says why it
-// gave up.
+// wait returns when the command is about to run, or will not run; then its error says
+// why.
 func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	var late <-chan time.Time
 	if w.o.waits {
@@ -338,7 +336,7 @@ func (w *waitForTurn) wait(ctx context.Context) (why error) {
 	}
 }
 
-// late says that the time to wait is over.
+// late says that the wait took too long.
 func (w *waitForTurn) late() error {
 	what := "not finished in " + short(w.o.wait)
 	if held := holder(w.locks, once.LockPrefix+w.key); held != nil {
@@ -347,12 +345,12 @@ func (w *waitForTurn) late() error {
 	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; look with: baton once show %s", what, shellWord(w.key))}
 }
 
-// underWayElsewhere says which process runs the command, without a wait for it.
+// underWayElsewhere says which process runs the command. Nothing has waited for it.
 func underWayElsewhere(key string, err error) error {
 	what := "it is under way"
 	if held, ok := errors.AsType[*baton.HeldError](err); ok {
 		of := *held
-		of.Key = once.LockPrefix + key // the name that other commands know
+		of.Key = once.LockPrefix + key // the name that other commands use
 		what += ": " + describe(&of)
 	}
 	return &exit{Code: exitNotAcquired, Err: fmt.Errorf("%s; wait with -w 10s or look with: baton once show %s", what, shellWord(key))}
@@ -374,8 +372,8 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	}, sigs)
 	rec.stop(afterOutput)
 	switch {
-	case end.lost != nil && !end.own: // otherwise the store knows whether another process has followed
-		return nil, rec.failed(&exit{Code: exitLost, Err: nil}, message(end.lost)+"; the command was stopped", o.keepFail) // the user was told already
+	case end.lost != nil && !end.own: // otherwise the store knows whether another process followed
+		return nil, rec.failed(&exit{Code: exitLost, Err: nil}, message(end.lost)+"; the command was stopped", o.keepFail) // the user has been told
 	case end.err != nil:
 		return nil, rec.failed(&exit{Code: end.code, Err: end.err}, end.err.Error(), false)
 	}
@@ -396,7 +394,7 @@ func (a *app) attempt(at once.Attempt, rec *recorder, path string, command []str
 	return nil, rec.failed(&exit{Code: end.code, Err: nil}, why, o.keepFail)
 }
 
-// ended says how the command that has just run ended.
+// ended says how the command that just ran ended.
 func (a *app) ended(key string, rec *recorder, text []byte, err error) error {
 	if final, ok := errors.AsType[*once.FinalError](err); ok {
 		text, err = []byte(final.Text), nil
@@ -454,7 +452,7 @@ func untilSignal(done <-chan error, sigs <-chan os.Signal) (given os.Signal, err
 	}
 }
 
-// replay repeats the output and the exit code of the command. A signal ends that: the
+// replay repeats the output and the exit code of the command. A signal ends it: the
 // reader may be slow.
 func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-chan os.Signal) error {
 	final, failed := errors.AsType[*once.FinalError](err)
@@ -464,7 +462,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		return err
 	}
 	t, err := transcript.Decode(text)
-	if err != nil { // another program wrote it, with package once
+	if err != nil { // another program wrote it, by package once
 		t = &transcript.Transcript{Pieces: []transcript.Piece{{Stream: 1, Data: text}}}
 		if failed {
 			t = &transcript.Transcript{Exit: exitFailed, Pieces: []transcript.Piece{{Stream: 2, Data: append(text, '\n')}}}
@@ -483,7 +481,7 @@ func (a *app) replay(key string, text []byte, err error, o *onceFlags, sigs <-ch
 		if err != nil {
 			return fmt.Errorf("replaying the output: %w", err)
 		}
-		if t.Omitted > 0 { // also if quiet: the replay is not what the command printed
+		if t.Omitted > 0 { // even if quiet: the replay differs from what the command printed
 			a.complain("the last %d bytes of the output were not recorded", t.Omitted)
 		}
 	}

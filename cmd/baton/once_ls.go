@@ -79,8 +79,7 @@ done, and without running.
 	return cmd
 }
 
-// noOnceKey is for commands below "baton once", whose names are no keys: what follows "--"
-// would be a command.
+// noOnceKey is noLimit for commands below "baton once".
 func noOnceKey(args cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, given []string) error {
 		if cmd.ArgsLenAtDash() >= 0 {
@@ -90,7 +89,7 @@ func noOnceKey(args cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// openRecords opens a store to look at records, or to change them.
+// openRecords opens a store whose records are shown or changed.
 func (a *app) openRecords(ctx context.Context) (*once.Runner, *baton.Locker, driver.Store, error) {
 	locks, store, err := a.open(ctx, baton.Config{}, outlives)
 	if err != nil {
@@ -107,7 +106,7 @@ func (a *app) openRecords(ctx context.Context) (*once.Runner, *baton.Locker, dri
 // mostOfError is how much of an error a list shows.
 const mostOfError = 60
 
-// viewListed is a record as a list has it: the result of what is done is not there.
+// viewListed is a record in a list: without its result.
 func viewListed(rec driver.Record) recordView {
 	if rec.Done {
 		return viewState(rec)

@@ -103,7 +103,7 @@ way goes on, and its outcome is not recorded.
 	}
 }
 
-// completeRecord proposes the keys of records that begin with what was typed.
+// completeRecord proposes the keys of records that begin with the typed text.
 func (a *app) completeRecord(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	return a.complete(args, func(ctx context.Context, store driver.Store, propose func(key, about string) bool) {
 		ops, err := once.New(store, once.Config{})
@@ -118,7 +118,7 @@ func (a *app) completeRecord(_ *cobra.Command, args []string, typed string) ([]s
 	})
 }
 
-// findRunning is what is recorded of an operation, and who holds its lock, nil if the
+// findRunning returns what is recorded of an operation and who holds its lock: nil if the
 // store does not tell.
 func findRunning(ctx context.Context, ops *once.Runner, locks *baton.Locker, key string) (rec driver.Record, runner *driver.KeyInfo, err error) {
 	for again := false; ; again = true {
@@ -138,7 +138,7 @@ func findRunning(ctx context.Context, ops *once.Runner, locks *baton.Locker, key
 		if rec.Done || rec.Retry || len(info.Holders) > 0 {
 			return rec, runner, nil
 		}
-		// It may have ended between the two looks, and is then recorded by now.
+		// The operation may have ended between the two looks. Then it is recorded by now.
 	}
 }
 
@@ -204,7 +204,7 @@ func at(t time.Time) *time.Time {
 	return &t
 }
 
-// stateMeans says what is not in the word of a state.
+// stateMeans adds what the word of a state leaves open.
 func stateMeans(v recordView) string {
 	switch {
 	case v.State == "failed":
@@ -215,7 +215,7 @@ func stateMeans(v recordView) string {
 	return v.State
 }
 
-// when is a time of the store, and how long ago it was; the store's clock may be ahead.
+// when is a time of the store, and its distance from now. The store's clock may be ahead.
 func when(t time.Time) string {
 	return fmt.Sprintf("%s, %s ago", t.Format(time.RFC3339), short(max(0, time.Since(t))))
 }

@@ -25,8 +25,8 @@ import (
 	"github.com/batonhq/baton/server/page"
 )
 
-// checkPage refuses an address for the page that another machine can reach. All users of
-// this machine can: see drawnToken.
+// checkPage refuses an address that another machine can reach. All users of this machine
+// can reach the page: see drawnToken.
 func checkPage(addr string) error {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -38,8 +38,8 @@ func checkPage(addr string) error {
 	return nil
 }
 
-// pageLog is where the page writes: who broke a lock is told also if --quiet was given, and
-// without an audit.
+// pageLog is the log of the page. Who broke a lock is logged even if --quiet was given,
+// and without an audit.
 func (a *app) pageLog(k *serving, log *audit) *slog.Logger {
 	if k.audit != "" {
 		return log.Logger
@@ -47,18 +47,18 @@ func (a *app) pageLog(k *serving, log *audit) *slog.Logger {
 	return slog.New(&fewWarnings{Handler: slog.NewTextHandler(a.messages, nil), warnings: newWarnings(maxFailures)})
 }
 
-// pageConns is how many connections browsers may have, half of them from one address.
-// Every user of the machine can connect, and must not take what clients of the agent, and
-// the store, need.
+// pageConns bounds the connections of browsers; half of them may be from one address.
+// Every user of the machine can connect, and must leave enough for the clients of the
+// agent and for the store.
 const pageConns = 512
 
-// listenPage listens for browsers, and begins to remember what happens.
+// listenPage listens for browsers, and begins to remember events.
 func (a *app) listenPage(addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page: %w", err)}
 	}
-	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost is what the resolver says
+	if !l.Addr().(*net.TCPAddr).IP.IsLoopback() { // localhost may resolve to another address
 		l.Close()
 		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page %s: %s is not a loopback address", safe(addr), l.Addr())}
 	}
@@ -66,8 +66,8 @@ func (a *app) listenPage(addr string) (net.Listener, error) {
 	return httpguard.Bound(l, pageConns, a.warner()), nil
 }
 
-// drawnToken lets only those use the page who know a token, which is drawn at each start:
-// the mode of a socket keeps users of the machine out, and an address does not.
+// drawnToken protects the page: only those who know the token, which is drawn at each
+// start, can use it. The mode of a socket keeps other users out; an address does not.
 type drawnToken string
 
 func (t drawnToken) caller(r *http.Request) (page.Caller, error) {
@@ -83,8 +83,8 @@ func (holderOfToken) Name() string                { return "" }
 func (holderOfToken) May(string, string) error    { return nil }
 func (holderOfToken) MaySome(string, string) bool { return true }
 
-// servePage answers browsers at l until ctx ends. Then it waits for the requests to
-// release locks, which end. The caller has told the recent events to all.
+// servePage answers browsers at l until ctx ends. Then it waits until the requests to
+// release locks have ended. The caller reports the recent events to all.
 func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *slog.Logger, locks *baton.Locker, store driver.Store, ops *once.Runner) (ended <-chan struct{}, err error) {
 	token := drawnToken(rand.Text())
 	cfg := page.Config{Locks: locks, Once: ops, Recent: a.recent, Caller: token.caller, Hosts: page.Loopback, Logger: log}
@@ -99,7 +99,7 @@ func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *sl
 	}
 	h := server.HTTPServer(p)
 	h.ErrorLog = slog.NewLogLogger(a.logger().Handler(), slog.LevelDebug)
-	go func() { _ = h.Serve(l) }() // ends by Close
+	go func() { _ = h.Serve(l) }() // until Close
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -111,10 +111,10 @@ func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *sl
 	return done, nil
 }
 
-// tellPage prints the address of the page, with its token, on a terminal. What is no
-// terminal is kept, as a journal is for weeks: then the address is in a file that only its
-// owner can read, until forget is called. All of it is told even if quiet: without the
-// token the page is of no use.
+// tellPage prints the address of the page, with its token, on a terminal. Any other
+// output, such as a journal, may be kept for weeks: then the address goes into a file
+// that only its owner can read, until forget is called. All of it is said even if quiet:
+// without the token nobody can use the page.
 func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
 	if term.IsTerminal(int(a.stderr.Fd())) {
 		a.complain("the page is at %s", url)
@@ -128,7 +128,7 @@ func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
 		}
 		path = filepath.Join(dir, "page")
 	}
-	_ = os.Remove(path) // of an agent that has died; what is not removed is not overwritten
+	_ = os.Remove(path) // of an agent that died; a file that stays is not overwritten
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--page: %w", ofPage(err))}

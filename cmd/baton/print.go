@@ -2,7 +2,7 @@ package main
 
 import "github.com/batonhq/baton/internal/cli"
 
-// What baton-lab does and prints in the same way.
+// Shared with baton-lab.
 var (
 	does       = cli.Does
 	safe       = cli.Safe

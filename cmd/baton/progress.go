@@ -12,9 +12,9 @@ import (
 	"github.com/batonhq/baton/store/redlock"
 )
 
-// announce says that the lock is held and by which process: on a terminal in a line
-// that is kept up to date until the returned function is called, elsewhere once. err is
-// the error of the first try.
+// announce says that the lock is held and by which process: on a terminal in a line that
+// it keeps up to date until done is called, elsewhere once. err is the error of the first
+// try.
 func (a *app) announce(ctx context.Context, locks *baton.Locker, key, owner string, held *baton.HeldError, err error) (done func()) {
 	if a.quiet {
 		return func() {}

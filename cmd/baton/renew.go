@@ -60,8 +60,7 @@ can be seen by other users of the machine: prefer the other two.
 // handleTimeout bounds how long the store may take to answer about a handle.
 const handleTimeout = 10 * time.Second
 
-// withHandle reads the handle, which was given in one of three ways, opens the store,
-// and calls f.
+// withHandle reads the handle from one of its three places, opens the store, and calls f.
 func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(ctx context.Context, locks *baton.Locker, handle string) error) error {
 	handle, err := a.handle(args)
 	if err != nil {
@@ -82,7 +81,7 @@ func (a *app) withHandle(ctx context.Context, args []string, k *asking, f func(c
 
 func badHandle(err error) error {
 	if lost, ok := errors.AsType[*baton.LostError](err); ok && lost.Cause == baton.Gone {
-		// The store keeps nothing of a lease that has ended, and so not why.
+		// The store keeps nothing of an ended lease, so nothing tells why it ended.
 		return &exit{Code: exitLost, Err: fmt.Errorf("the lease on %q has ended: this handle was used to unlock before, or the lease has expired, or the lock was broken; another process may hold the lock: stop what it protected, or take it again by: baton lock %s",
 			safe(lost.Key), shellWord(lost.Key))}
 	}

@@ -58,7 +58,6 @@ func newApp(stdin, stdout, stderr *os.File) *app {
 	return &app{stdin: stdin, stdout: stdout, stderr: stderr, messages: newMessages(stderr)}
 }
 
-// run is the whole program. It returns the exit code.
 func run(args []string) int {
 	a := newApp(os.Stdin, os.Stdout, os.Stderr)
 	root := a.root()
@@ -76,7 +75,7 @@ func run(args []string) int {
 	}
 	var own *exit
 	if !errors.As(err, &own) && !errors.As(err, new(cli.Ran)) {
-		err = usage("%w", misspelt(cmd, err)) // cobra's own: nothing ran
+		err = usage("%w", misspelt(cmd, err)) // an error of cobra: nothing ran
 	}
 	a.speakUp()
 	code := codeOf(err)
@@ -120,7 +119,7 @@ func (a *app) root() *cobra.Command {
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if showVersion {
-				fmt.Fprintln(cmd.OutOrStdout(), version()) // a cli.Out keeps the error
+				fmt.Fprintln(cmd.OutOrStdout(), version()) // a cli.Out remembers the error
 				return nil
 			}
 			return cmd.Help()
@@ -132,7 +131,7 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		// A flag behind KEY and another argument is one of the command: "--" is missing.
+		// A flag behind KEY and another argument belongs to the command: "--" is missing.
 		if args := c.Flags().Args(); len(args) > 1 && strings.Contains(c.Use, "-- COMMAND") {
 			return c.ValidateArgs(args)
 		}
@@ -174,13 +173,12 @@ func eachCommand(root *cobra.Command, do func(*cobra.Command)) {
 	}
 }
 
-// queryFlags adds the flag of commands that show something.
+// queryFlags adds the flags of commands that show something.
 func (a *app) queryFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "form of the answer: text or json")
 	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// json reports whether -o json was given.
 func (a *app) json() (bool, error) {
 	switch a.output {
 	case "json":
@@ -191,15 +189,15 @@ func (a *app) json() (bool, error) {
 	return false, usage("-o %s: it is text or json", safe(a.output))
 }
 
-// attended reports whether a person sees what is printed, as far as is known.
+// attended reports whether a person is likely to see what is printed.
 var attended = func(to *os.File) bool { return term.IsTerminal(int(to.Fd())) }
 
-// mostUntold is how many messages wait; older ones are dropped.
+// mostUntold bounds the messages that wait; older ones are dropped.
 const mostUntold = 100
 
-// say tells the user something that is no trouble. Where standard error is no terminal
-// that waits until there is trouble, and is dropped if the command succeeds without any:
-// cron mails whatever is printed. It is not told if quiet.
+// say is for messages that are no trouble. Where standard error is no terminal they wait
+// for the first trouble, and are dropped if the command succeeds without any: cron mails
+// everything that is printed. Quiet drops them all.
 func (a *app) say(format string, args ...any) {
 	if a.quiet {
 		return
@@ -216,13 +214,13 @@ func (a *app) say(format string, args ...any) {
 	a.print(text)
 }
 
-// complain tells of trouble, even if quiet, and before it all that say was told.
+// complain reports trouble, even if quiet. The waiting messages of say come first.
 func (a *app) complain(format string, args ...any) {
 	a.speakUp()
 	a.print(fmt.Sprintf(format, args...))
 }
 
-// speakUp has say print at once, and what it was told before.
+// speakUp prints the waiting messages of say. From then on say prints at once.
 func (a *app) speakUp() {
 	a.telling.Lock()
 	untold := a.untold
@@ -249,7 +247,7 @@ func (a *app) url() (string, error) {
 	if a.storeURL != "" {
 		return a.storeURL, nil
 	}
-	if a.naming.Changed { // by a variable that is not set: the default store is this user's alone
+	if a.naming.Changed { // a variable that is not set may be the reason, and the default store belongs to this user alone
 		return "", &exit{Code: exitConfig, Err: errors.New("the name of the store is empty: name one, or leave it out for the default store")}
 	}
 	if url := os.Getenv("BATON_STORE"); url != "" {
@@ -262,7 +260,6 @@ func (a *app) url() (string, error) {
 	return url, nil
 }
 
-// storeArgument takes the URL of the store from an argument, if there is one.
 func (a *app) storeArgument(args []string) error {
 	switch {
 	case len(args) == 0:
@@ -274,9 +271,9 @@ func (a *app) storeArgument(args []string) error {
 	return nil
 }
 
-// newFile looks whether the store is a file that does not exist, and returns what says,
-// once the store is open, that it was made: its name may be misspelt. It is silent about the
-// default store.
+// newFile looks whether the store is a file that does not exist. told, which is called
+// once the store is open, says that the file was made: its name may be misspelt. For the
+// default store it says nothing.
 func (a *app) newFile(url string) (told func()) {
 	path, is := open.File(url)
 	if a.storeURL == "" && os.Getenv("BATON_STORE") == "" || !is {
@@ -291,15 +288,15 @@ func (a *app) newFile(url string) (told func()) {
 // openTimeout bounds how long a store may take to answer for the first time.
 const openTimeout = 10 * time.Second
 
-// openWait is for how long a command tries again to open a store that is away. The zero
-// value is not at all.
+// openWait is for how long a command tries to open a store that is away. The zero value
+// means one try.
 type openWait struct {
 	tries bool           // at least for the connect-timeout of the URL
-	wait  *time.Duration // of --wait, less the time that it took; nil: not given
+	wait  *time.Duration // of --wait, less the time that passed; nil: not given
 	ever  bool           // until the context ends
 }
 
-// openWait is that of a command with these flags: none with -n.
+// openWait is how long a command with these flags tries: with -n, once.
 func (k *asking) openWait() openWait {
 	p := openWait{tries: !k.try}
 	if k.waits {
@@ -322,7 +319,7 @@ func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener fun
 	case codeOf(err) == exitFailed:
 		code := exitUnavailable
 		if file, ok := errors.AsType[*sqlitestore.FileError](err); ok && file.Problem != sqlitestore.ErrFull && file.Problem != sqlitestore.ErrIO {
-			code = exitConfig // it is as it is, until a person changes it
+			code = exitConfig // trying again does not help until a person changes something
 		}
 		err = &exit{Code: code, Err: err}
 	}
@@ -332,8 +329,8 @@ func openURL[S driver.Store](ctx context.Context, a *app, p openWait, opener fun
 	return store, url, err
 }
 
-// again opens a store until that has succeeded, or another try does not help, or the
-// patience has ended, or a signal asks to stop waiting.
+// again opens a store. It tries until that succeeds, another try cannot help, the
+// patience ends, or a signal asks to stop waiting.
 func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.Duration, open func(context.Context) (S, error)) (store S, err error) {
 	began, longest := time.Now(), max(openTimeout, least)
 	try := func(ctx context.Context, within time.Duration) (S, error) {
@@ -349,7 +346,7 @@ func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.D
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	if !p.ever { // else the caller has the signals
+	if !p.ever { // else the caller handles the signals
 		sigs, stop := listen(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 		defer stop()
 		go func() {
@@ -362,7 +359,7 @@ func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.D
 	}
 	for first := true; ; first = false {
 		within := longest
-		if p.wait != nil { // a server that is slow, and not away, needs some time
+		if p.wait != nil { // a server that is only slow needs some time
 			within = min(within, max(least-time.Since(began), time.Second))
 		}
 		store, err = try(ctx, within)
@@ -379,7 +376,7 @@ func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.D
 		}
 		pause := min(max(time.Since(began)/4, 50*time.Millisecond), time.Second)
 		if left := least - time.Since(began); !p.ever {
-			pause = min(pause, max(left, 0)) // the last try is at the end
+			pause = min(pause, max(left, 0)) // the last try is at the very end
 		}
 		select {
 		case <-ctx.Done():
@@ -388,18 +385,18 @@ func again[S driver.Store](ctx context.Context, a *app, p openWait, least time.D
 	}
 }
 
-// away reports whether a store that was not opened may be there later: a server that does
-// not answer, or that is a replica, may be in the middle of a fail-over.
+// away reports whether a store that failed to open may answer later: a server that does
+// not answer, or is a replica, may be in the middle of a fail-over.
 func away(err error) bool {
 	return codeOf(err) == exitUnavailable || errors.As(err, new(*redisstore.ReplicaError)) || errors.As(err, new(*pgstore.StandbyError))
 }
 
-// open opens the store and makes a Locker, unless one of the checks fails.
+// open opens the store and makes a Locker, unless a check fails.
 func (a *app) open(ctx context.Context, cfg baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	return a.openWith(ctx, openWait{}, func() baton.Config { return cfg }, checks...)
 }
 
-// openWith is open with a function that makes the Config once the checks have passed.
+// openWith is open for a Config that is made after the checks.
 func (a *app) openWith(ctx context.Context, p openWait, config func() baton.Config, checks ...func(driver.Traits) error) (locks *baton.Locker, store driver.Store, err error) {
 	store, url, err := openURL(ctx, a, p, open.Store)
 	if err != nil {
@@ -431,8 +428,8 @@ type base struct {
 	store driver.Store
 }
 
-// openLater is openWith for programs that serve: it tries until the store has been opened,
-// or a signal comes for which ends is true. Then the base is zero.
+// openLater is openWith for servers: it tries until the store is open, or a signal comes
+// for which ends is true. Then the base is zero.
 func (a *app) openLater(ctx context.Context, sigs <-chan os.Signal, ends func(os.Signal) bool, config func() baton.Config, checks ...func(driver.Traits) error) (base, error) {
 	type opened struct {
 		base
@@ -459,20 +456,20 @@ func (a *app) openLater(ctx context.Context, sigs <-chan os.Signal, ends func(os
 				if o.err == nil {
 					shut(o.store)
 				}
-			case <-time.After(time.Second): // as a file that is a pipe without a writer
+			case <-time.After(time.Second): // like a file that is a pipe without a writer
 			}
 			return base{}, nil
 		}
 	}
 }
 
-// shut closes the store, but waits only a second: a server that does not answer must
-// not keep this process from ending.
+// shut closes the store, and waits a second at most: a server that does not answer must
+// not keep this process alive.
 func shut(store driver.Store) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = store.Close() // what is left ends with the process
+		_ = store.Close() // the end of the process closes the rest
 	}()
 	select {
 	case <-closed:
@@ -480,7 +477,7 @@ func shut(store driver.Store) {
 	}
 }
 
-// oneArg demands exactly one argument, which name describes.
+// oneArg demands exactly one argument; name describes it.
 func oneArg(name string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch {
@@ -493,11 +490,11 @@ func oneArg(name string) cobra.PositionalArgs {
 	}
 }
 
-// message is the text of an error without the name of the package.
+// message is the text of an error without the package's name.
 func message(err error) string { return strings.TrimPrefix(err.Error(), "baton: ") }
 
-// safeError is the text of an error in one line. That of rules keeps its lines, with the
-// text of the file and a mark below it: it escapes by itself what a terminal would obey.
+// safeError is the text of an error in one line. Errors of rules keep their lines, which
+// quote the file and mark a place; they are already escaped for a terminal.
 func safeError(err error) string {
 	if errors.As(err, new(*rules.Error)) {
 		return err.Error()
@@ -505,7 +502,7 @@ func safeError(err error) string {
 	return safe(message(err))
 }
 
-// explain writes an error for people: what happened and what to do now.
+// explain says for people what happened and what to do about it.
 func explain(err error) string {
 	if errors.As(err, new(*rules.Error)) {
 		return safeError(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/internal/supervise"
 )
 
-// running are the flags of "baton run" beside those of the lock.
+// running are the flags of "baton run" besides those of the lock.
 type running struct {
 	asking
 	maxHold  time.Duration
@@ -32,8 +32,8 @@ type running struct {
 	onAsk    onAsk
 }
 
-// standardGrace is how long a command may take to end after TERM, if the TTL
-// allows it.
+// standardGrace is how long a command may take to end after TERM. A short TTL shortens
+// it.
 const standardGrace = 5 * time.Second
 
 func (a *app) runCommand() *cobra.Command {
@@ -129,7 +129,7 @@ func keyAndCommand(what string) cobra.PositionalArgs {
 	}
 }
 
-// below names the commands below one, for arguments that may have been meant as one of them.
+// below names the commands below one: the arguments may be misspelt names of them.
 func below(cmd *cobra.Command, args []string) string {
 	var names []string
 	for _, c := range cmd.Commands() {
@@ -178,7 +178,6 @@ func (r *running) check(cmd *cobra.Command, key string) error {
 	return nil
 }
 
-// runUnderLock is "baton run".
 func (a *app) runUnderLock(ctx context.Context, key string, command []string, r *running) error {
 	path, err := find(command[0])
 	if err != nil {
@@ -190,7 +189,7 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 		return err
 	}
 	defer shut(store)
-	if r.newest { // to give way to a newer waiter is no loss: no log, metric or alert is to call it one
+	if r.newest { // giving way to a newer waiter is not a loss for logs, metrics and alerts
 		if r.waiters, err = baton.New(store, r.config(owner)); err != nil {
 			return err
 		}
@@ -221,8 +220,9 @@ func (a *app) runUnderLock(ctx context.Context, key string, command []string, r 
 	return nil
 }
 
-// releaseNow releases the lock of a command that has not run, because of why: its
-// --min-hold would keep others out after nothing. A lease that was detached has none.
+// releaseNow releases the lock of a command that did not run, because of why. It detaches
+// the lease first: a detached lease has no --min-hold, which would keep others out for
+// nothing.
 func releaseNow(ctx context.Context, locks *baton.Locker, lease *baton.Lease, why error) error {
 	handle, err := lease.Detach()
 	if err != nil { // it was lost
@@ -232,7 +232,7 @@ func releaseNow(ctx context.Context, locks *baton.Locker, lease *baton.Lease, wh
 }
 
 // release unlocks the lock of a command that has ended. Unlock may be the first to find
-// that the lease was lost.
+// that the lease is lost.
 func (a *app) release(lease *baton.Lease, end *ending) {
 	err := lease.Unlock()
 	switch {
@@ -250,7 +250,7 @@ func (a *app) outlived(lost error, code int) {
 	a.complain("%s; the command ended by itself, with %d, perhaps without the lock", explain(lost), code)
 }
 
-// checkTTL checks the TTL, and then fits the grace to it.
+// checkTTL checks the TTL, and adapts the grace to it.
 func (r *running) checkTTL(traits driver.Traits) error {
 	if err := r.asking.checkTTL(traits); err != nil {
 		return err
@@ -258,8 +258,8 @@ func (r *running) checkTTL(traits driver.Traits) error {
 	return r.fitGrace()
 }
 
-// fitGrace shortens the default grace to a third of the TTL. It refuses a --grace that
-// is longer.
+// fitGrace shortens the default grace to a third of the TTL, and refuses a longer
+// --grace.
 func (r *running) fitGrace() error {
 	if r.ownGrace && r.grace > r.ttl/3 {
 		return usage("--grace %v: it is at most a third of --ttl %v, so that the command has ended before another process can get the lock; a longer --ttl allows more", r.grace, r.ttl)
@@ -290,7 +290,7 @@ func (r *running) margin() time.Duration { return r.ttl/10 + r.grace }
 // listenForCommand subscribes to the signals that are passed on to a command.
 func listenForCommand() (sigs chan os.Signal, stop func()) {
 	sigs, stopSigs := listen(supervise.Passed()...)
-	// If no process reads our messages, we must not end before the command.
+	// When the reader of our messages ends, we must not end before the command.
 	_, stopPipe := listen(syscall.SIGPIPE)
 	return sigs, func() { stopSigs(); stopPipe() }
 }
@@ -317,20 +317,21 @@ type ending struct {
 	err  error          // why it could not be started
 	lost error          // the lease was lost
 	own  bool           // the command was not stopped: code is its own, even if the lease was lost
-	last bool           // do not start it again: a signal asked it to end, or something of it is left
-	late bool           // --max-hold was over and the command was stopped
+	last bool           // never start it again: a signal asked it to end, or a part of it is left
+	late bool           // --max-hold ended, and the command was stopped
 }
 
 const wantsTerminal = "the command wants the terminal, which is no longer ours: it was hung up"
 
-// hold runs the command while the lease lasts. When it returns, nothing of the command
-// runs any more, or the lock has ended in the store.
+// hold runs the command while the lease lasts. When it returns, either nothing of the
+// command runs, or the lock has ended in the store.
 func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, sigs chan os.Signal) ending {
 	if err := lease.Err(); err != nil {
 		a.complain("%s; the command was not started", explain(err))
 		return ending{lost: err}
 	}
-	// Listen before the command starts: it may be suspended at once, and we with it.
+	// Listen before the command starts: it may be suspended at once, and we together with
+	// it.
 	moreSigs, stop := listen(supervise.JobControl...)
 	defer stop()
 	command.MayResume = func() bool { return lease.Err() == nil }
@@ -346,8 +347,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 	trust := newTrust(lease)
 	defer trust.timer.Stop()
-	told := false        // a signal told it to end
-	var passed os.Signal // the last signal that asked it to end
+	told := false        // a signal asked it to end
+	var passed os.Signal // the last such signal
 	hungUp := child.HungUp()
 	asked, byAsk := lease.Asked(), false // a request sent r.onAsk
 	for {
@@ -372,8 +373,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 			if child.Ended() { // a process that was suspended sees both at once
 				return a.done(lease, r, child, trust)
 			}
-			// This process may see it late, perhaps too late for any grace. So print
-			// nothing before: a pipe may be full.
+			// This process may see it late, perhaps too late for any grace. So nothing is
+			// printed before: a pipe may be full.
 			outcome := child.Stop(trust.rest(r.grace))
 			err := lease.Err()
 			a.complain("%s; the command was stopped", explain(err))
@@ -416,8 +417,8 @@ func (a *app) hold(lease *baton.Lease, r *running, command supervise.Command, si
 	}
 }
 
-// done ends the run of a command that was not stopped. If the lease has ended, too, it
-// is not known which ended first: the lease then counts as lost.
+// done ends the run of a command that was not stopped. If the lease has ended as well, it
+// is unknown which ended first: the lease then counts as lost.
 func (a *app) done(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) ending {
 	end := ending{code: child.Code(), own: true}
 	grace := r.grace
@@ -443,9 +444,9 @@ func (a *app) stopRest(child *supervise.Child, grace time.Duration) (outcome sup
 	return outcome
 }
 
-// keep waits for what Stop could not end. An Unlock before that would let the next
-// holder run beside it. After the loss of a lease, Unlock would make the store forget
-// the claim before its TTL is over.
+// keep waits for what Stop could not end. An Unlock before that would let the next holder
+// run at the same time. If the lease is lost, an Unlock would make the store forget the
+// claim before its TTL ends.
 func (a *app) keep(lease *baton.Lease, r *running, child *supervise.Child, trust *trust) {
 	if lease.Err() == nil {
 		a.complain("the lock is kept until it has ended")
@@ -481,8 +482,8 @@ func (a *app) stopped(o supervise.Outcome) {
 	}
 }
 
-// trust remembers until when the lease could be trusted, so that it is known how late
-// its end was noticed.
+// trust remembers how long the lease could be trusted, which tells how late its end was
+// noticed.
 type trust struct {
 	until time.Time
 	timer *time.Timer
@@ -502,12 +503,12 @@ func (t *trust) look(lease *baton.Lease) {
 	}
 }
 
-// rest is what is left of the grace.
+// rest is the remaining grace.
 func (t *trust) rest(grace time.Duration) time.Duration {
 	return max(0, grace-max(0, bootclock.Now().Sub(t.until)))
 }
 
-// environment is our environment with the variables of the lock, and more, instead of
+// environment is our environment with the variables of the lock, and more. They replace
 // those of an outer lock.
 func environment(key string, token int64, owner string, more ...string) []string {
 	ours := append(more,
@@ -527,13 +528,13 @@ func environment(key string, token int64, owner string, more ...string) []string
 	return append(env, ours...)
 }
 
-// find looks the command up, before any lock is acquired.
+// find looks up the command before any lock is acquired.
 func find(command string) (path string, err error) {
 	path, err = exec.LookPath(command)
 	if err == nil {
 		return path, nil
 	}
-	command = redactURL(command) // it may be the URL of the store
+	command = redactURL(command) // it may be the URL of a store
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, exec.ErrNotFound):
 		return "", &exit{Code: exitNotFound, Err: fmt.Errorf("command not found: %s", safe(command))}

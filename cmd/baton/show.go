@@ -64,7 +64,6 @@ no ages, Redlock no tokens.
 	return cmd
 }
 
-// places makes one row for each holder and waiter.
 func places(info driver.KeyInfo) [][]string {
 	rows, held := [][]string{{"", "OWNER", "MODE", "SINCE", "EXPIRES IN", "TOKEN"}}, "held"
 	if asksFor(info.Key) != "" {

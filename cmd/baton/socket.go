@@ -17,8 +17,8 @@ import (
 type socketFlags struct {
 	mode, group string
 
-	perm fs.FileMode // after check
-	gid  int         // -1: as it is
+	perm fs.FileMode // set by check
+	gid  int         // -1: unchanged
 }
 
 func (k *socketFlags) register(f *pflag.FlagSet) {
@@ -46,7 +46,7 @@ func (k *socketFlags) check() error {
 	return nil
 }
 
-// number is a number, or that of the name that find finds.
+// number reads a number, or looks up a name by find.
 func number(text string, find func() (string, error)) (int, error) {
 	if n, err := strconv.ParseUint(text, 10, 32); err == nil {
 		return int(n), nil
@@ -59,7 +59,6 @@ func number(text string, find func() (string, error)) (int, error) {
 	return int(n), err
 }
 
-// listen makes the socket.
 func (k *socketFlags) listen(path string) (net.Listener, error) {
 	mode := k.perm
 	if k.gid >= 0 {

@@ -2,7 +2,7 @@ package main
 
 import "github.com/spf13/cobra"
 
-// topics are pages of the manual that belong to no command.
+// topics are the pages of the manual that describe no command.
 func topics() []*cobra.Command {
 	return []*cobra.Command{{
 		Use:   "stores",

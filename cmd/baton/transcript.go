@@ -25,16 +25,15 @@ type recorder struct {
 
 	mu   sync.Mutex
 	text transcript.Transcript
-	size int // of text, encoded
+	size int // bytes of the encoded text
 	last []transcript.Piece
 	open bool
 }
 
-// mostOfFailure is how many bytes at the end of the output of a command that failed can be
-// kept.
+// mostOfFailure bounds the kept end of the output of a command that failed.
 const mostOfFailure = 3 << 10
 
-// A failedRun is a command that failed, and left no outcome.
+// A failedRun is a command that failed without an outcome.
 type failedRun struct {
 	*exit
 	left transcript.Transcript
@@ -42,8 +41,8 @@ type failedRun struct {
 
 func (f *failedRun) Unwrap() error { return f.exit }
 
-// failed is the end of a command, of which baton knows more by why, with the end of its
-// output if that is to be kept.
+// failed is the end of a command that failed because of why. output keeps the end of its
+// output.
 func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
 	f := &failedRun{end, transcript.Transcript{Exit: end.Code}}
 	if why != "" {
@@ -61,14 +60,14 @@ func (r *recorder) failed(end *exit, why string, output bool) *failedRun {
 		f.left.Omitted -= int64(len(p.Data))
 	}
 	f.left.Pieces = append(f.left.Pieces, r.last...)
-	for len(f.left.Encode()) > check.MaxFailure { // of very many pieces
+	for len(f.left.Encode()) > check.MaxFailure { // if it has very many pieces
 		f.left.Omitted += int64(len(f.left.Pieces[first].Data))
 		f.left.Pieces = slices.Delete(f.left.Pieces, first, first+1)
 	}
 	return f
 }
 
-// failureText is what a record keeps of the end of an attempt.
+// failureText is what a record keeps of an attempt's end.
 func failureText(err error) string {
 	if f, ok := errors.AsType[*failedRun](err); ok {
 		return string(f.left.Encode())
@@ -76,7 +75,6 @@ func failureText(err error) string {
 	return cli.WithoutCredentials(err.Error())
 }
 
-// keepLast keeps the end of the output.
 func (r *recorder) keepLast(stream int, data []byte) {
 	data = data[max(0, len(data)-mostOfFailure):]
 	if n := len(r.last); n > 0 && r.last[n-1].Stream == stream {
@@ -94,8 +92,8 @@ func (r *recorder) keepLast(stream int, data []byte) {
 	}
 }
 
-// record makes a recorder. What it keeps does not depend on whether a process reads
-// what it passes on.
+// record makes a recorder. What it keeps is the same whether or not a process reads what
+// it passes on.
 func record(stdout, stderr io.Writer) (*recorder, error) {
 	r := &recorder{size: transcript.MostHead}
 	for stream, to := range []io.Writer{stdout, stderr} {
@@ -149,10 +147,10 @@ type relay struct {
 
 	mu      sync.Mutex
 	changed *sync.Cond
-	unread  []byte // a part of it may be being written
-	room    int    // put waits while more than that is unread
-	ended   bool   // nothing more will be put
-	deaf    bool   // the reader has gone
+	unread  []byte // a part may be in a write
+	room    int    // put waits while unread is longer
+	ended   bool   // no put follows
+	deaf    bool   // the reader is gone
 }
 
 func newRelay(to io.Writer) *relay {
@@ -173,7 +171,7 @@ func (r *relay) put(data []byte) {
 	}
 }
 
-// allow sets how much may be unread from now on.
+// allow sets the room.
 func (r *relay) allow(room int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +179,6 @@ func (r *relay) allow(room int) {
 	r.changed.Broadcast()
 }
 
-// end says that nothing more will be put.
 func (r *relay) end() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,7 +186,7 @@ func (r *relay) end() {
 	r.changed.Broadcast()
 }
 
-// behind reports whether something still has to be passed on.
+// behind reports whether something is still unread.
 func (r *relay) behind() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -229,7 +226,7 @@ func (r *recorder) keep(stream int, data []byte) {
 	if last < 0 || t.Pieces[last].Stream != stream {
 		head = transcript.MostPieceHead
 	}
-	// Output after a gap is left out, too.
+	// After a gap, all further output is omitted.
 	room := max(0, check.MaxResult-r.size-head)
 	if t.Omitted > 0 {
 		room = 0
@@ -247,10 +244,9 @@ func (r *recorder) keep(stream int, data []byte) {
 	r.size += head + len(kept)
 }
 
-// stop ends the recording when the command has ended. It does not wait for the readers
-// of what it passes on; see passOn. A process that the command left behind may keep its
-// output open for ever: stop waits for that up to patience, and reports whether the
-// output was still open.
+// stop ends the recording when the command has ended. It does not wait for readers;
+// passOn does. A process that the command left behind may keep its output open for ever:
+// stop waits up to patience, and reports whether the output was still open.
 func (r *recorder) stop(patience time.Duration) (left bool) {
 	for _, given := range []*os.File{r.stdout, r.stderr} {
 		if given != nil {
@@ -276,8 +272,8 @@ func (r *recorder) stop(patience time.Duration) (left bool) {
 	return r.open
 }
 
-// passOn waits, after stop, until everything is passed on that is being read. It gives
-// up at a signal that asks to end, and returns it.
+// passOn waits, after stop, until readers have everything. A signal that asks to end ends
+// it, and is returned.
 func (r *recorder) passOn(sigs <-chan os.Signal) os.Signal {
 	passed := make(chan struct{})
 	go func() {

@@ -52,7 +52,7 @@ func (v buildView) String() string {
 	return text + " " + v.Go + " " + v.Platform
 }
 
-// What make release writes: a build outside of a clone knows it by nothing else.
+// Set by make release: a build outside of a clone has no other source for them.
 var released, revision, revisionTime string
 
 // version reads what the go command, or make release, wrote into the program.

@@ -9,9 +9,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// lockView is a lock in JSON. Tokens are strings, because they may exceed the integers
-// that JavaScript can count; durations are seconds; what the store does not know is
-// left out.
+// lockView is a lock in JSON. Tokens are strings, because JavaScript cannot count that
+// far. Durations are seconds. What the store does not know is absent.
 type lockView struct {
 	Key     string       `json:"key"`
 	AsksFor string       `json:"asks_for,omitempty"`
@@ -57,8 +56,7 @@ func view(info driver.KeyInfo) lockView {
 	return v
 }
 
-// asksFor is the lock that a request named key asks for, or "" if key is none of a
-// request.
+// asksFor is the lock that a request is about, or "" if key is not a request's.
 func asksFor(key string) string {
 	if of, ok := strings.CutPrefix(key, baton.AskPrefix); ok {
 		return of
@@ -66,7 +64,7 @@ func asksFor(key string) string {
 	return ""
 }
 
-// mode names the kind of the claim of a holder or a waiter.
+// mode names the kind of a holder's or waiter's claim.
 func mode(of interface{ Mode() string }) string { return cmp.Or(of.Mode(), "unknown") }
 
 func token(h driver.HolderInfo) string {
@@ -76,7 +74,7 @@ func token(h driver.HolderInfo) string {
 	return strconv.FormatInt(h.Token, 10)
 }
 
-// ownerLabel is a holder's or waiter's name for a terminal.
+// ownerLabel is the name of a holder or waiter on a terminal.
 func ownerLabel(name string, foreign bool) string {
 	switch {
 	case name != "":

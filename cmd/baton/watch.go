@@ -77,7 +77,6 @@ remaining in seconds.
 	return cmd
 }
 
-// lookOn calls look with a context that ends with SIGINT.
 func (a *app) lookOn(ctx context.Context, look func(ctx context.Context, locks *baton.Locker) error) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT)
 	defer stop()
@@ -89,8 +88,8 @@ func (a *app) lookOn(ctx context.Context, look func(ctx context.Context, locks *
 	return look(ctx, locks)
 }
 
-// The table is drawn on the terminal's other screen, so that the user's screen comes
-// back.
+// The table is drawn on the terminal's other screen: afterwards the user's screen is as
+// before.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l"
 	leaveScreen = "\x1b[?25h\x1b[?1049l"
@@ -104,7 +103,7 @@ type watcher struct {
 	json   bool
 	screen bool
 	last   map[string]driver.KeyInfo
-	failed bool // the last inspection
+	failed bool // the last inspection failed
 }
 
 func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, every time.Duration) error {
@@ -118,8 +117,8 @@ func (w *watcher) run(ctx context.Context, locks *baton.Locker, args []string, e
 		case err != nil && first:
 			return err
 		case err != nil:
-			// A fail-over ends by itself, and a user who watches wants to see that,
-			// too.
+			// A fail-over ends by itself, and a user who watches wants to see that as
+			// well.
 			if !w.failed {
 				w.complain("%s; still watching", explain(err))
 			}
@@ -217,7 +216,7 @@ func (w *watcher) line(at time.Time, change string, info driver.KeyInfo) error {
 	return err
 }
 
-// draw fills the screen with the table, as far as it fits.
+// draw fills the screen with as much of the table as fits.
 func (w *watcher) draw(all []driver.KeyInfo, args []string) error {
 	columns, lines, err := term.GetSize(int(w.stdout.Fd()))
 	if err != nil || columns < 1 || lines < 4 {

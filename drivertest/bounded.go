@@ -22,7 +22,7 @@ var boundedCases = []testCase{
 			if full := b.full(); full.Waiting != 1 {
 				t.Errorf("%d wait, says %v", 1, full)
 			}
-			b.mustBe(driver.Lost) // nothing is left of it
+			b.mustBe(driver.Lost) // the refusal left nothing
 			b.gone()
 			b.forget().bounded(2).join()
 			c := t.writer(0, "k").named("c").join() // without a bound
@@ -105,7 +105,7 @@ var boundedCases = []testCase{
 				}
 			}
 			b := t.writer(2, "k").named("b").bounded(1)
-			if err := b.acquire(true, true); !errors.Is(err, driver.ErrQueueFull) { // a retry of which nothing came
+			if err := b.acquire(true, true); !errors.Is(err, driver.ErrQueueFull) { // the repetition of a request that had no effect
 				t.Errorf("%s: %v, want a *driver.QueueFullError", b.name, outcome(err))
 			}
 			b.mustBe(driver.Lost)
@@ -160,7 +160,7 @@ var boundedCases = []testCase{
 				wg.Go(func() {
 					errs[i] = s.acquire(true, i%2 == 1)
 					asking.Done()
-					for errs[i] == nil { // the last may come after the place of the first would have ended
+					for errs[i] == nil { // the last one may come after the first one's place would have ended
 						s.renew()
 						select {
 						case <-answered:
@@ -254,13 +254,13 @@ var boundedCases = []testCase{
 	},
 }
 
-// bounded makes the seat ask for a place in a queue of at most n waiters.
+// bounded makes the seat ask for a place in a queue of n waiters at most.
 func (s *seat) bounded(n int) *seat {
 	s.most = n
 	return s
 }
 
-// full acquires with Queue and must be told that the queue is full.
+// full acquires with Queue, and must be told that the queue is full.
 func (s *seat) full() *driver.QueueFullError {
 	s.t.Helper()
 	err := s.acquire(true, false)
@@ -274,8 +274,8 @@ func (s *seat) full() *driver.QueueFullError {
 	return full
 }
 
-// watchQueue looks at the key until stop is called, and fails the case if more than
-// most wait. A store that cannot be inspected is not looked at.
+// watchQueue looks at the key until stop is called, and fails the case if more than most
+// wait. It does nothing for a store that cannot be inspected.
 func (t *test) watchQueue(key string, most int) (stop func()) {
 	in, ok := t.locks[0].(driver.Inspector)
 	if !ok {

@@ -7,8 +7,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// ClosedClient checks that a store whose client the program has closed says so at once: no
-// request can succeed any more, and its callers need not try again.
+// ClosedClient checks that a store says at once when the program has closed its client:
+// no request can succeed, and callers must not try again.
 func ClosedClient(t T, l driver.Locks, closed func()) {
 	t.Helper()
 	claim := func(key string) driver.Claim {

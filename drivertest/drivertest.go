@@ -1,17 +1,19 @@
-// Package drivertest is the contract of package driver as tests. A store tests
-// itself with a few lines of its own:
+// Package drivertest is the contract of package driver as tests. A store tests itself
+// with a few lines:
 //
 //	func TestContract(t *testing.T) {
 //		drivertest.Locks(t, drivertest.Harness{Open: open})
 //	}
 //
-// and likewise with Limits for the store's decisions about rates.
+// Limits does the same for the store's decisions about rates, and Records for its
+// records.
 //
-// Each case is small, has a name and says why it exists; it expects the same of
-// every store. Cases for what a store does not promise by its Traits, or does not
-// implement, are left out, and the run names them.
+// Each case is small, has a name and a reason, and expects the same of every store. Cases
+// for what a store does not promise by its Traits or does not implement are skipped, and
+// the run names them.
 //
-// The contract is itself tested: package broken holds stores with one real bug
+// The contract is tested itself: each store of package badstores has one real bug, which
+// the case for that bug must catch.
 // each, and the case that exists for a bug must catch it.
 package drivertest
 
@@ -29,8 +31,8 @@ import (
 	"github.com/batonhq/baton/internal/quorum"
 )
 
-// T is the part of *testing.T that a harness and the cases use. Fatalf ends
-// the goroutine that calls it.
+// T is the part of *testing.T that harnesses and cases use. Fatalf ends the goroutine
+// that calls it.
 type T interface {
 	Helper()
 	Name() string
@@ -45,65 +47,64 @@ type T interface {
 
 // Harness says how to test one store.
 type Harness struct {
-	// Open returns n handles on one fresh and empty keyspace, each as a
-	// process of its own would have it. It closes them by t.Cleanup. Up to
-	// sixteen cases run at the same time.
+	// Open returns n handles on one fresh and empty keyspace, as n processes would have
+	// them. It closes them by t.Cleanup. Up to sixteen cases run at the same time.
 	Open func(t T, n int) []driver.Locks
 
-	// OpenOwn does the same on a server that no other case uses, for the few cases
-	// that call Restart or Fill. If it is nil, Open is used for those, too.
+	// OpenOwn is Open on a server that no other case uses, for the few cases that call
+	// Restart or Fill. If it is nil they use Open.
 	OpenOwn func(t T, n int) []driver.Locks
 
-	// FakeTime runs each case in a testing/synctest bubble. The store must
-	// then live within the process, without real network or files.
+	// FakeTime runs each case in a testing/synctest bubble. The store must live within
+	// the process, without real network or files.
 	FakeTime bool
 
-	// What the harness can do to the store. A case that needs a nil function is not
-	// run. Each function acts only on the keyspace of locks, or Open must give each
-	// keyspace a server of its own. When it returns, the handles work again; it may
-	// replace elements of the slice by new handles.
+	// The harness's actions on the store. If one is nil, the cases that need it are
+	// skipped. Each action affects only the keyspace of locks; otherwise Open must give
+	// each keyspace a server of its own. After it the handles work; it may replace
+	// elements of the slice by new handles.
 
 	// Restart stops the server and starts it again with what it promises to keep:
-	// everything if Traits.Durable, else perhaps nothing. For a store that lives in
-	// the process: forget it and make a new one.
+	// everything if Traits.Durable, else possibly nothing. A store within the process is
+	// dropped and made anew.
 	Restart func(t T, locks []driver.Locks)
 
 	// Reconnect cuts every connection of the handles once.
 	Reconnect func(t T, locks []driver.Locks)
 
-	// Delete removes all that the store keeps of key, without the handles, as an
-	// operator with a plain client would.
+	// Delete removes all that the store keeps of key as an operator with a plain client
+	// would, without the handles.
 	Delete func(t T, key string, l driver.Locks)
 
-	// Put puts something under key that is not a lock, and that Acquire
-	// must refuse with a *driver.NotLockError.
+	// Put writes something under key that is not a lock. Acquire must refuse it with a
+	// *driver.NotLockError.
 	Put func(t T, key string, l driver.Locks)
 
-	// Fill uses up the memory or the disk of the store, so that it has no space for
-	// locks that are new. empty gives it back.
+	// Fill uses up the memory or the disk of the store, so that new locks have no space.
+	// empty frees it.
 	Fill func(t T, locks []driver.Locks) (empty func())
 
-	// Depend begins a transaction of a user and makes it depend on the lease by the
-	// store's InTx. end commits it. If err is not nil the transaction was rolled
-	// back, and err is the error of InTx.
+	// Depend begins a user's transaction and makes it depend on the lease by the store's
+	// InTx. end commits it. If err is not nil it is the error of InTx, and the
+	// transaction was rolled back.
 	Depend func(t T, l driver.Locks, lease driver.Leased) (end func() error, err error)
 
-	// Only names the cases to run. Nil means all of them. It is for another way to
-	// reach a store that has passed all cases, and names what that way may change:
-	// each must be a case, and one that is run for the store.
+	// Only names the cases to run; nil means all. It is for a second way to a store that
+	// has passed all cases, and names what that way may change. The cases must exist, and
+	// the store must run them.
 	Only []string
 
-	// Except names cases that are not run, each of them a case: what a test claims of the
-	// store, beyond its traits, may not cover them.
+	// Except names existing cases to skip: a test may rely on something that the store
+	// does not promise by its traits.
 	Except []string
 }
 
-// Locks runs the contract of driver.Locks, and of the optional interfaces
-// that the store implements, one subtest for each case.
+// Locks runs the contract of driver.Locks and of the optional interfaces that the store
+// implements, one subtest for each case.
 func Locks(t *testing.T, h Harness) {
 	probe := h.Open(t, 1)[0]
 	var left []string
-	gate := make(chan struct{}, 16) // enough to hide waiting times, few enough for a small machine
+	gate := make(chan struct{}, 16) // more would overload a small machine; fewer would take long
 	all, err := chosen(cases(), func(c testCase) string { return c.name }, h.Only)
 	if err != nil {
 		t.Fatal(err)
@@ -132,9 +133,8 @@ func Locks(t *testing.T, h Harness) {
 				})
 				return
 			}
-			// The case starts at once on a goroutine of its own. t.Parallel
-			// alone would let as many cases wait for the clock as there are
-			// processors.
+			// The case runs on its own goroutine at once. With t.Parallel alone, only as
+			// many cases could wait at a time as there are processors.
 			ended := make(chan *recorder, 1)
 			go func() {
 				gate <- struct{}{}
@@ -151,7 +151,7 @@ func Locks(t *testing.T, h Harness) {
 // A testCase is one row of the contract.
 type testCase struct {
 	name  string
-	why   string // shown when it fails
+	why   string // printed when it fails
 	needs []need
 	run   func(t *test)
 }
@@ -170,7 +170,7 @@ func method[I any](name string) need {
 	return need{name, func(_ Harness, l driver.Locks) bool { _, ok := driver.As[I](l); return ok }}
 }
 
-// ability is for cases that need it.
+// ability returns the interface that a case needs.
 func ability[I any](l driver.Locks) I {
 	a, _ := driver.As[I](l)
 	return a
@@ -207,11 +207,11 @@ func (c testCase) missing(h Harness, l driver.Locks) string {
 	return ""
 }
 
-// handles is how many processes a case pretends to have.
+// handles is the number of processes that a case imitates.
 const handles = 3
 
-// insist runs the case, and repeats it if a pause of the machine may have made it
-// fail.
+// insist runs the case. If a pause of the machine may have made it fail, the case runs
+// again.
 func (c testCase) insist(t *testing.T, h Harness) *recorder {
 	var pauses []string
 	for {
@@ -228,7 +228,7 @@ func (c testCase) insist(t *testing.T, h Harness) *recorder {
 	}
 }
 
-// attempt runs the case once, and says what may have made it fail.
+// attempt runs the case once. pause is what may have made it fail.
 func (c testCase) attempt(t *testing.T, h Harness) (r *recorder, pause string) {
 	r = newRecorder(t)
 	select {
@@ -247,7 +247,7 @@ func (c testCase) play(r *recorder, h Harness) {
 	t := &test{T: r, h: h, ctx: ctx, ids: map[string]bool{}}
 	start := time.Now()
 	defer func() {
-		if t.locks == nil { // a server may have been too slow to open
+		if t.locks == nil { // a server may open too slowly
 			t.timed("opening", start)
 		}
 		r.paused, r.slow = t.pauses()
@@ -267,7 +267,7 @@ func (c testCase) play(r *recorder, h Harness) {
 	c.run(t)
 }
 
-// chosen returns the cases that have these names, or all if names is nil.
+// chosen returns the named cases, or all if names is nil.
 func chosen[Case any](all []Case, nameOf func(Case) string, names []string) ([]Case, error) {
 	if names == nil {
 		return all, nil
@@ -284,8 +284,8 @@ func chosen[Case any](all []Case, nameOf func(Case) string, names []string) ([]C
 	return some, nil
 }
 
-// notAsked names the cases that were left out. It is an error if Only names one of
-// them.
+// notAsked prints the names of skipped cases. If Only names one of them, that is an
+// error.
 func notAsked(t *testing.T, only []string, of string, left []string) {
 	t.Helper()
 	switch text := fmt.Sprintf("not asked of %s: %s", of, strings.Join(left, ", ")); {

@@ -14,14 +14,14 @@ import (
 // elsewhereWithin is how long a store may take to find its new server.
 const elsewhereWithin = 10 * time.Second
 
-// Elsewhere checks that a store, in a process that goes on, finds the server to which its
-// address leads now. move makes the server to which it is connected refuse every change,
-// without ending a connection, and makes the address lead to another one, which serves and
-// knows none of the locks.
+// Elsewhere checks that a store in a running process finds the server to which its
+// address leads now. move makes the store's server refuse every change without closing a
+// connection, and makes the address lead to another server, which knows none of the
+// locks.
 func Elsewhere(t T, l driver.Locks, move func()) {
 	t.Helper()
 	m := longLived{t, l}
-	m.all("before") // over as many connections as the store makes
+	m.all("before") // over as many connections as the store opens
 	m.hint("before")
 	move()
 	began := time.Now()
@@ -36,10 +36,10 @@ func Elsewhere(t T, l driver.Locks, move func()) {
 		if time.Since(began) > elsewhereWithin {
 			t.Fatalf("after %v the store still asks the server that does not serve: %v", elsewhereWithin, err)
 		}
-		<-time.After(20 * time.Millisecond) // as a caller that tries again
+		<-time.After(20 * time.Millisecond) // like a caller that tries again
 	}
 	t.Logf("back after %v", time.Since(began).Round(time.Millisecond))
-	m.all("after") // no other connection leads to the old server
+	m.all("after") // no connection leads to the old server
 	m.hint("after")
 }
 
@@ -76,7 +76,7 @@ func (m longLived) one(key string) error {
 	return err
 }
 
-// all does that many times at once.
+// all runs one many times at once.
 func (m longLived) all(when string) {
 	m.t.Helper()
 	var work sync.WaitGroup
@@ -92,8 +92,8 @@ func (m longLived) all(when string) {
 	work.Wait()
 }
 
-// hint checks that a waiter is told of its turn, if the store tells: at the latest when it
-// listens on its new connection.
+// hint checks that a waiter is told of its turn, if the store can tell: at the latest
+// when it listens on its new connection.
 func (m longLived) hint(when string) {
 	m.t.Helper()
 	if _, ok := driver.As[driver.Watcher](m.l); !ok {
@@ -106,7 +106,7 @@ func (m longLived) hint(when string) {
 	}
 }
 
-// hinted reports whether a waiter was told, and not just found the grant by itself.
+// hinted reports whether a waiter was told, and did not find the grant by itself.
 func (m longLived) hinted(key string) bool {
 	m.t.Helper()
 	hints := make(chan driver.Hint, 16)

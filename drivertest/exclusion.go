@@ -14,7 +14,7 @@ var exclusionCases = []testCase{
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
 			t.writer(1, "k").refused()
-			t.writer(0, "k").refused() // the same process is no exception
+			t.writer(0, "k").refused() // from the same process as well
 			t.writer(1, "other").hold()
 			a.mustBe(driver.Held)
 			a.leave()
@@ -70,7 +70,7 @@ var exclusionCases = []testCase{
 			a := t.writer(0, "k").crashing().hold()
 			b := t.writer(1, "k")
 			t.await("the dead holder's lock is free", a.ttl, func() bool { return b.acquire(false, false) == nil })
-			// Clocks of whole milliseconds may round either end.
+			// Clocks of whole milliseconds may round both ends.
 			if stood := time.Since(sent); stood < a.grant.TTL-5*time.Millisecond {
 				t.Errorf("granted for %v, and given to another after %v", a.grant.TTL, stood)
 			}
@@ -107,7 +107,7 @@ var exclusionCases = []testCase{
 		run: func(t *test) {
 			a := t.writer(0, "k").crashing().hold()
 			t.outlive(a.ttl)
-			a.lasting(t.long()).mustBe(driver.Lost) // though no process has looked since
+			a.lasting(t.long()).mustBe(driver.Lost) // even if no process has looked since
 			b := t.writer(1, "k").hold()
 			a.mustBe(driver.Lost)
 			b.mustBe(driver.Held)
@@ -124,7 +124,7 @@ var exclusionCases = []testCase{
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
 			thief := t.writer(1, "k")
-			thief.Ticket = a.Ticket // tickets are shown, IDs are not
+			thief.Ticket = a.Ticket // tickets are public, IDs are not
 			thief.gone()
 			thief.mustBe(driver.Lost)
 			if d, ok := driver.As[driver.Downgrader](thief.l()); ok {

@@ -20,7 +20,7 @@ var fullCases = []testCase{
 			giveUp := t.writer(2, "w").join()
 			empty := t.h.Fill(t, t.locks)
 			var full error
-			for n := range 500 { // some may still fit
+			for n := range 500 { // a few may still fit
 				s := t.writer(0, fmt.Sprint("new ", n))
 				if full = s.acquire(false, false); full != nil {
 					break

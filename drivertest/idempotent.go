@@ -23,7 +23,7 @@ var idempotentCases = []testCase{
 				t.writer(1, "k").refused()
 			}
 			a.mustBe(driver.Held)
-			a.leave() // one release ends it, however often it was acquired
+			a.leave() // one release is enough, however often it was acquired
 			a.mustBe(driver.Lost)
 			t.writer(1, "k").hold().above(token)
 		},
@@ -81,7 +81,7 @@ var idempotentCases = []testCase{
 				t.Fatalf("repeated after the hand-over: %v, %v, want held", a.state, err)
 			}
 			a.above(h.grant.Token)
-			// The short grant of the hand-over became one for the whole TTL.
+			// The short grant of the hand-over is extended to the whole TTL.
 			t.outlive(driver.ClaimTTL)
 			a.mustBe(driver.Held)
 			a.leave()

@@ -33,7 +33,7 @@ func (t *test) breakKey(key string, ended int, grants ...string) {
 	}
 }
 
-// grantOf is the HolderInfo.Grant of what s holds alone, or beside holders of other
+// grantOf is the HolderInfo.Grant of what s holds, alone or beside holders with other
 // owners.
 func (t *test) grantOf(s *seat) string {
 	t.Helper()
@@ -45,7 +45,7 @@ func (t *test) grantOf(s *seat) string {
 	return info.Holders[i].Grant
 }
 
-// sameHolders asserts that info shows exactly these, in this order.
+// sameHolders asserts that info shows exactly these holders in this order.
 func (t *test) sameHolders(info driver.KeyInfo, want ...*seat) {
 	t.Helper()
 	if len(info.Holders) != len(want) {
@@ -305,7 +305,7 @@ var inspectCases = []testCase{
 				a.leave()
 			}
 			a := t.writer(0, "k").hold()
-			for _, none := range []string{"", "\x00", "\xff", "*", "%", "');", "a\nb", strings.Repeat("g", 5000)} { // people and programs send them
+			for _, none := range []string{"", "\x00", "\xff", "*", "%", "');", "a\nb", strings.Repeat("g", 5000)} { // such texts come from people and programs
 				t.breakKey("k", 0, none)
 			}
 			a.mustBe(driver.Held)
@@ -364,7 +364,7 @@ var inspectCases = []testCase{
 					}
 				})
 				if i%3 > 0 {
-					time.Sleep(rand.N(time.Millisecond)) // the break is to come at any moment
+					time.Sleep(rand.N(time.Millisecond)) // the break may come at any moment
 				}
 				if err := a.release(); err != nil && !errors.Is(err, driver.ErrLost) {
 					t.Errorf("round %d: release: %v", i, err)

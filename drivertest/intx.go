@@ -25,15 +25,15 @@ func (s *seat) depend() (end func() error) {
 	return end
 }
 
-// dependentTries is how often another process asks while a transaction lasts, and
-// dependentWait how long each attempt waits for an answer.
+// dependentTries is how often another process asks during a transaction; dependentWait is
+// how long each attempt waits for an answer.
 const (
 	dependentTries = 4
 	dependentWait  = 75 * time.Millisecond
 )
 
-// outlastedBy lets act end what s holds, or downgrade it, while a transaction
-// depends on it, and asserts that a reader is granted only after the transaction.
+// outlastedBy lets act end or downgrade what s holds while a transaction depends on it,
+// and asserts that a reader is granted only after the transaction.
 func (s *seat) outlastedBy(act func(context.Context) error) {
 	t := s.t
 	t.Helper()
@@ -53,7 +53,7 @@ func (s *seat) outlastedBy(act func(context.Context) error) {
 	if err := end(); err != nil {
 		t.Fatalf("%s: the transaction: %v", s.name, err)
 	}
-	// A store may wait for the transaction, or give up.
+	// A store may wait for the transaction or give up.
 	err := <-acted
 	t.await(s.name+": the act is done", 10*time.Second, func() bool {
 		if err != nil && !errors.Is(err, driver.ErrLost) {

@@ -13,13 +13,13 @@ import (
 type Holder struct {
 	Locks driver.Locks
 	Claim driver.Claim
-	Sent  time.Time // when it asked for the grant
-	Until time.Time // the end of the grant, as far as it knows
+	Sent  time.Time // of the request for the grant
+	Until time.Time // end of the grant, as far as the process knows
 }
 
-// KeepAll makes all holders renew as a Locker does, each by itself, for the time
-// within, and fails for each that loses its lock. Contract cases break nothing:
-// KeepAll is for tests of how a store handles servers that hang.
+// KeepAll makes every holder renew as a Locker does, independently, for the time within,
+// and fails for each that loses its lock. It is for tests of stores whose servers hang;
+// the cases of the contract break nothing.
 func KeepAll(t T, all []Holder, ttl, within time.Duration) {
 	t.Helper()
 	end := bootclock.Now().Add(within)

@@ -13,39 +13,37 @@ import (
 
 // LimitHarness says how to test the limits of one store.
 type LimitHarness struct {
-	// Open returns n handles on one fresh and empty keyspace, each as a
-	// process of its own would have it. It closes them by t.Cleanup. Several
-	// cases run at the same time.
+	// Open returns n handles on one fresh and empty keyspace, as n processes would have
+	// them. It closes them by t.Cleanup. Several cases run at the same time.
 	Open func(t T, n int) []limits.Store
 
-	// FakeTime runs each case in a testing/synctest bubble. The store must
-	// then live within the process, without real network or files.
+	// FakeTime is as in Harness.
 	FakeTime bool
 
-	// SameSlot turns the name of a key into a key that one request can contain
-	// together with other keys. Nil if every key can.
+	// SameSlot makes a key of a name, so that one request can contain several of the
+	// keys. Nil: the name is the key.
 	SameSlot func(key string) string
 
-	// Kept counts what the store keeps in the keyspace for limits: states, and what
-	// it remembers for IDs. If it is nil, the case that needs it is not run.
+	// Kept counts what the store keeps in the keyspace for limits: states, and answers
+	// remembered for IDs. If it is nil, the case that needs it is skipped.
 	Kept func(t T, l limits.Store) int
 
-	// Steps is how many random requests are compared with the right answers, for
-	// each algorithm. It defaults to 300.
+	// Steps is the number of random requests for each algorithm, whose answers are
+	// compared with the right ones. It defaults to 300.
 	Steps int
 
 	// Only is as in Harness.
 	Only []string
 }
 
-// Limits runs the contract of limits.Store, and those of limits.Overrider and
-// limits.Lister if the store implements them, one subtest for each case.
+// Limits runs the contract of limits.Store, and of limits.Overrider and limits.Lister if
+// the store implements them, one subtest for each case.
 func Limits(t *testing.T, h LimitHarness) {
 	runLimits(t, h, limitCases())
 }
 
-// Timelines runs only the cases of Limits that set Now, so that their answers are
-// exact. It is for handles that are expensive to make.
+// Timelines runs only those cases of Limits that set Now, whose answers are exact. It is
+// for handles that are expensive to make.
 func Timelines(t *testing.T, h LimitHarness) {
 	runLimits(t, h, slices.DeleteFunc(limitCases(), func(c limitCase) bool { return !c.timed }))
 }
@@ -86,7 +84,7 @@ func runLimits(t *testing.T, h LimitHarness, cases []limitCase) {
 // A limitCase is one row of the contract.
 type limitCase struct {
 	name  string
-	why   string // shown when it fails
+	why   string // printed when it fails
 	kept  bool   // needs LimitHarness.Kept
 	timed bool   // sets Now
 	run   func(t *limitTest)
@@ -103,7 +101,6 @@ func limitCases() []limitCase {
 	return all
 }
 
-// record runs the case and records its messages.
 func (c limitCase) record(t *testing.T, h LimitHarness) *recorder {
 	return recorded(t, h.FakeTime, func(r *recorder) { c.play(r, h) })
 }
@@ -123,7 +120,7 @@ type limitTest struct {
 	n   int            // of requests
 }
 
-// key is a key that one request can contain together with other keys.
+// key is a key for requests with several keys.
 func (t *limitTest) key(name string) string {
 	if t.h.SameSlot != nil {
 		return t.h.SameSlot(name)
@@ -131,13 +128,12 @@ func (t *limitTest) key(name string) string {
 	return name
 }
 
-// next is the handle of the next process.
 func (t *limitTest) next() limits.Store {
 	t.n++
 	return t.all[t.n%len(t.all)]
 }
 
-// take makes a request that must be answered. The processes take it in turn.
+// take makes a request that must be answered. The processes take turns.
 func (t *limitTest) take(r limits.Request) limits.Taken {
 	d, err := t.next().Take(t.ctx, r)
 	if err != nil {
@@ -154,13 +150,12 @@ func (t *limitTest) one(key string, l limits.Limit, cost int64) limits.Taken {
 	return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}})
 }
 
-// look asks how a limit stands.
 func (t *limitTest) look(key string, l limits.Limit, now int64) limits.Decision {
 	return t.take(limits.Request{Takes: []limits.Take{{Key: key, Limit: l}}, Now: now}).Limits[0]
 }
 
-// crowd runs f on n goroutines, on all handles in turn, and counts how often it was
-// true.
+// crowd runs f on n goroutines, which use the handles in turn, and counts how often f
+// returned true.
 func (t *limitTest) crowd(n int, f func(i int, l limits.Store) (bool, error)) int {
 	var wg sync.WaitGroup
 	var yes atomic.Int64
@@ -179,8 +174,8 @@ func (t *limitTest) crowd(n int, f func(i int, l limits.Store) (bool, error)) in
 	return int(yes.Load())
 }
 
-// Limits that cases use. What is taken does not come back while a case lasts,
-// unless the case says so.
+// Limits for the cases. What is taken does not come back during a case, unless the case
+// says so.
 func fixedWindow(n int64, period time.Duration) limits.Limit {
 	return limits.Limit{Algorithm: limits.FixedWindow, N: n, Period: period}
 }
@@ -205,7 +200,7 @@ func leakyBucket(n int64, period time.Duration, size, ahead int64) limits.Limit 
 	return limits.Limit{Algorithm: limits.LeakyBucket, N: n, Period: period, Burst: size, Ahead: ahead}
 }
 
-// fiveOfEach has each algorithm with 5, none of which comes back soon.
+// fiveOfEach has a limit of 5 for each algorithm; none comes back soon.
 var fiveOfEach = []limits.Limit{
 	fixedWindow(5, 100_000*time.Hour), slidingWindow(5, 1000*time.Hour, 10, false), slidingWindow(5, 1000*time.Hour, 10, true),
 	slidingLog(5, 1000*time.Hour), estimated(5, 100_000*time.Hour), tokenBucket(1, 1000*time.Hour, 5), leakyBucket(1, 1000*time.Hour, 5, 0),

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// pass lets real time pass, or fake time in a bubble.
+// pass waits, in fake time if the case runs in a bubble.
 func (t *limitTest) pass(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -34,7 +34,7 @@ func clockCases() []limitCase {
 				} {
 					key := fmt.Sprint("k", i)
 					d := t.one(key, l, 2)
-					for n := 0; d.OK; n++ { // a slow machine takes long enough for all to come back
+					for n := 0; d.OK; n++ { // a slow machine takes so long that all come back
 						if d = t.one(key, l, 2); n == 100 {
 							t.Fatalf("%v: 2 in 400 ms allow 202 in a row", l.Algorithm)
 						}
@@ -43,7 +43,7 @@ func clockCases() []limitCase {
 						t.Errorf("%v: %+v", l.Algorithm, d)
 					}
 					sent := time.Now()
-					t.pass(d.Retry + 5*time.Millisecond) // clocks do not run at the same speed
+					t.pass(d.Retry + 5*time.Millisecond) // clocks run at different speeds
 					if again := t.one(key, l, 2); !again.OK {
 						t.Errorf("%v: told to come back after %v, came after %v: %+v", l.Algorithm, d.Retry, time.Since(sent), again)
 					}
@@ -92,7 +92,7 @@ func clockCases() []limitCase {
 					if d := ask(1, -time.Hour); d.OK {
 						t.Errorf("%v, an hour back: %+v", l.Algorithm, d)
 					}
-					// The clock stays there: within two windows all is well again.
+					// The clock stays there. Within two windows all is well again.
 					if d := ask(4, -time.Hour+2*time.Minute+time.Second); !d.OK {
 						t.Errorf("%v, two windows later: %+v", l.Algorithm, d)
 					}
@@ -168,8 +168,8 @@ func clockCases() []limitCase {
 	}
 }
 
-// lookOfOneMoment lets some goroutines take while others look, or ask for more than
-// they can have.
+// lookOfOneMoment lets some goroutines take while others look, or ask for more than they
+// can get.
 func lookOfOneMoment(t *limitTest) {
 	const capacity, takers, each = 100_000, 6, 30
 	limit := fixedWindow(capacity, 100_000*time.Hour)
@@ -189,7 +189,7 @@ func lookOfOneMoment(t *limitTest) {
 		begun, answered atomic.Int64
 		working         atomic.Int64
 		mu              sync.Mutex
-		when            = map[int64]int64{first: at} // by how many had been taken then
+		when            = map[int64]int64{first: at} // key: how many had been taken by then
 		looks           []look
 		looked          = make(chan struct{})
 		sawOne          = sync.OnceFunc(func() { close(looked) })
@@ -202,7 +202,7 @@ func lookOfOneMoment(t *limitTest) {
 			defer working.Add(-1)
 			for n := range each {
 				if n == each/2 {
-					<-looked // or all would be taken before the first look
+					<-looked // otherwise all would be taken before the first look
 				}
 				begun.Add(1)
 				taken, at, err := ask(l, 1)
@@ -216,7 +216,7 @@ func lookOfOneMoment(t *limitTest) {
 			}
 			return true, nil
 		}
-		defer sawOne() // also if it fails
+		defer sawOne() // even if it fails
 		for n := 0; working.Load() > 0; n++ {
 			k := look{answered: answered.Load()}
 			var err error

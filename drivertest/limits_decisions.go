@@ -85,7 +85,7 @@ func decisionCases() []limitCase {
 				for i, l := range fiveOfEach {
 					key := fmt.Sprint("k", i)
 					ok := t.crowd(60, func(i int, h limits.Store) (bool, error) {
-						cost := int64(i % 2) // every other one only looks
+						cost := int64(i % 2) // every second one only looks
 						d, err := h.Take(t.ctx, limits.Request{Takes: []limits.Take{{Key: key, Limit: l, Cost: cost}}})
 						return d.OK && cost > 0, err
 					})
@@ -241,7 +241,7 @@ func decisionCases() []limitCase {
 						tokenBucket(rate.n, rate.period, rate.n), leakyBucket(rate.n, rate.period, rate.n, 0),
 					} {
 						if l.Parts == 60 && rate.period == time.Second {
-							l.Parts = 10 // 60 do not divide it
+							l.Parts = 10 // 60 is no multiple of it
 						}
 						r := limits.Request{Takes: []limits.Take{{Key: fmt.Sprint("k", i, "-", j), Limit: l, Cost: 1}}, Now: origin}
 						if d := t.take(r); !d.OK || d.Limits[0].Remaining != l.Capacity()-1 {
@@ -270,8 +270,8 @@ func decisionCases() []limitCase {
 						t.Errorf("%v: %+v", l.Algorithm, d)
 					}
 					for range 2 {
-						// Twice the capacity has to come back, in a window until
-						// that is over.
+						// Twice the capacity has to come back; in a window it does when
+						// the window ends.
 						if d := t.take(ask(limits.TakeAnyway, math.MaxInt64)); !d.OK || d.Limits[0].Remaining != 0 || d.Limits[0].Reset > 200_000*time.Hour {
 							t.Errorf("%v, anyway: %+v", l.Algorithm, d)
 						}

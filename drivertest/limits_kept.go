@@ -7,8 +7,8 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// keptCases are about what was consumed: other limits on the key, looks and
-// refusals do not change it.
+// keptCases are about what was consumed: it is not changed by other limits on the key,
+// looks and refusals.
 func keptCases() []limitCase {
 	const ms, s = time.Millisecond, time.Second
 	request := func(key string, l limits.Limit, cost int64) limits.Request {
@@ -73,7 +73,7 @@ func keptCases() []limitCase {
 								t.Errorf("10 of 10 under %+v and %+v, and 1 under %+v: %+v", first, second, l, d)
 							}
 						}
-						// Nothing counts for longer than by its own limit.
+						// Nothing counts for longer than its own limit says.
 						if x := t.look(key, fixedWindow(10, time.Hour), origin+20*time.Hour.Microseconds()); x.Remaining != 10 || x.Reset != 0 {
 							t.Errorf("%+v and %+v, twenty hours later: %+v", first, second, x)
 						}

@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// states returns what a handle lists, which must be in order.
+// states returns what a handle lists. The list must be in order.
 func (t *limitTest) states(i int, prefix, after string) (all []limits.State) {
 	t.Helper()
 	for st, err := range t.stateLister(i).ListStates(t.ctx, prefix, after) {
@@ -47,7 +47,6 @@ func (t *limitTest) lists(prefix, after string, want ...string) {
 	}
 }
 
-// takeEach takes one from a limit of each key.
 func (t *limitTest) takeEach(keys []string, l limits.Limit) {
 	t.Helper()
 	each := max(1, (len(keys)+31)/32)
@@ -61,10 +60,9 @@ func (t *limitTest) takeEach(keys []string, l limits.Limit) {
 	})
 }
 
-// slow is a limit of which nothing comes back while a case lasts.
+// slow is a limit that gives nothing back during a case.
 func slow() limits.Limit { return tokenBucket(1, 1000*time.Hour, 5) }
 
-// stateCases are about limits.Lister.
 func stateCases() []limitCase {
 	return []limitCase{
 		{
@@ -262,7 +260,7 @@ func stateCases() []limitCase {
 					} else if time.Now().After(deadline) {
 						t.Fatalf("listed long after it came back: %q", got)
 					}
-					time.Sleep(20 * time.Millisecond) // a limit comes back without an event
+					time.Sleep(20 * time.Millisecond) // limits come back without an event
 				}
 			},
 		},

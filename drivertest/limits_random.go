@@ -49,8 +49,8 @@ func randomCases() (all []limitCase) {
 	})
 }
 
-// random makes requests and compares the answers with those of package rate.
-// pace is the longest time between two of them, in microseconds.
+// random makes requests and compares the answers with those of package rate. pace is the
+// longest time between two requests, in microseconds.
 func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pace int64) {
 	const keys = 4
 	steps := cmp.Or(t.h.Steps, 300)
@@ -71,7 +71,7 @@ func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pa
 			i := r.IntN(keys)
 			before := all[i]
 			if all[i] = limit(r); r.IntN(2) == 0 {
-				all[i].N = before.N // so that perhaps only the period changes
+				all[i].N = before.N // so that sometimes only the period changes
 			}
 		}
 		switch r.IntN(60) {
@@ -142,7 +142,7 @@ func (t *limitTest) random(r *rand.Rand, limit func(*rand.Rand) limits.Limit, pa
 	}
 }
 
-// randomLimit is a small limit, so that requests meet its edges.
+// randomLimit is a small limit: requests reach its edges.
 func randomLimit(r *rand.Rand, a limits.Algorithm) limits.Limit {
 	l := limits.Limit{Algorithm: a, N: 1 + r.Int64N(20), Period: time.Duration(1+r.Int64N(2_000_000)) * time.Microsecond}
 	switch a {

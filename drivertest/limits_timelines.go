@@ -7,15 +7,14 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// origin is the moment at which the timelines begin, in microseconds since 1970. A
-// window of every limit begins there.
+// origin is the beginning of the timelines, in microseconds since 1970. Every limit has a
+// window that begins there.
 const origin = int64(1_800_000_000_000_000) / 7_200_000_000 * 7_200_000_000
 
 // whatever stands for a figure that a step does not check.
 const whatever = time.Duration(-1)
 
-// A limitStep makes the same request several times, and has what is expected of the
-// last answer.
+// A limitStep repeats one request, and has the expected last answer.
 type limitStep struct {
 	at    time.Duration
 	cost  int64

@@ -36,7 +36,7 @@ func turnCases() []limitCase {
 					if x := ask(limits.GiveBack, 2, 6*s); x.Remaining != 5 {
 						t.Errorf("%v: %+v, 2 of 7 given back", l.Algorithm, x)
 					}
-					if x := ask(limits.TakeIfAllowed, 0, 11*s); i < 2 && x.Remaining != 7 { // the 2 that were left of the 4 have come back
+					if x := ask(limits.TakeIfAllowed, 0, 11*s); i < 2 && x.Remaining != 7 { // 2 were left of the 4, and have come back
 						t.Errorf("%v, later: %+v", l.Algorithm, x)
 					}
 					if x := ask(limits.GiveBack, math.MaxInt64, 11*s); x.Remaining != 10 || x.Reset != 0 {
@@ -216,7 +216,7 @@ func turnCases() []limitCase {
 				}
 				served := int64(0)
 				for now := time.Duration(0); now < 2*s; now += 20 * ms {
-					for range 3 { // each 20 ms, for one turn in 100 ms
+					for range 3 { // every 20 ms; a turn takes 100 ms
 						if d := ask(now, 100*ms); d.OK {
 							served++
 						} else if d.Wait != 0 || d.Retry <= 0 || d.Retry > 100*ms || d.Limits[0].OK || !d.Limits[1].OK {
@@ -224,8 +224,8 @@ func turnCases() []limitCase {
 						}
 					}
 				}
-				// One turn at once, one that comes within 100 ms, and one for each
-				// tenth of a second that has passed.
+				// One turn at once, one that comes within 100 ms, and one for each tenth
+				// of a second since.
 				if left := t.look(window, fixedWindow(1000, time.Minute), origin+2_000_000).Remaining; served != 21 || left != 1000-served {
 					t.Errorf("%d turns were given in 2 s at 10/s, want 21; %d of 1000 remain", served, left)
 				}

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/internal/quorum"
 )
 
-// memberCases are what a quorum needs of each of its servers.
+// memberCases are what a quorum needs of each server.
 var memberCases = []testCase{
 	{
 		name:  "a raised token is passed",
@@ -16,13 +16,13 @@ var memberCases = []testCase{
 		needs: []need{fencing, member},
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
-			raised := a.grant.Token + 300_000 // beyond what a counter draws in a window of its clock
+			raised := a.grant.Token + 300_000 // more than a counter can draw within a window of its clock
 			t.raise(1, "k", raised)
-			t.raise(2, "k", raised-1000) // lowers nothing
+			t.raise(2, "k", raised-1000) // a raise never lowers the count
 			if at, told := t.raise(1, "k", 1); told && at < raised {
 				t.Errorf("raised to %d, which says that later tokens are above %d", raised, at)
 			}
-			a.mustBe(driver.Held) // and its token stays
+			a.mustBe(driver.Held) // the token of the grant stays
 			a.leave()
 			b := t.writer(2, "k").hold()
 			b.above(raised)
@@ -76,7 +76,7 @@ var memberCases = []testCase{
 	},
 }
 
-// raise returns what later tokens are above, unless the answer was lost.
+// raise returns the token that later ones exceed. told is false if the answer was lost.
 func (t *test) raise(process int, key string, token int64) (at int64, told bool) {
 	t.Helper()
 	at, err := ability[quorum.Member](t.locks[process]).Raise(t.ctx, key, token)

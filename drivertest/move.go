@@ -9,14 +9,14 @@ import (
 
 var mover = method[driver.Mover]("Move")
 
-// heir is the seat of another process, to which a case moves what s holds.
+// heir is the seat of another process, to which a case moves the claim of s.
 func (s *seat) heir(process int) *seat {
 	to := s.t.seat(process, s.Key, s.Weight, s.Capacity)
 	to.ttl = s.ttl
 	return to
 }
 
-// move moves what s holds to another seat, as that seat's process would do it.
+// move moves the claim of s to another seat, as the process of that seat would.
 func (s *seat) move(to *seat) error {
 	sent := time.Now()
 	g, err := ability[driver.Mover](to.l()).Move(s.t.ctx, s.Claim, to.ID, to.Owner, to.ttl)
@@ -38,7 +38,7 @@ func (s *seat) move(to *seat) error {
 	return err
 }
 
-// bequeath moves what s holds to a new seat, and must succeed.
+// bequeath moves the claim of s to a new seat, and must succeed.
 func (s *seat) bequeath(process int) *seat {
 	s.t.Helper()
 	to := s.heir(process)
@@ -48,7 +48,7 @@ func (s *seat) bequeath(process int) *seat {
 	return to
 }
 
-// unmoved tries to move what does not hold, and must fail.
+// unmoved tries to move a claim that does not hold, and must fail.
 func (s *seat) unmoved(to *seat) {
 	s.t.Helper()
 	if err := s.move(to); !errors.Is(err, driver.ErrLost) {
@@ -70,7 +70,7 @@ var moveCases = []testCase{
 			a.mustBe(driver.Lost)
 			b.mustBe(driver.Held)
 			t.writer(2, "k").refused()
-			c := b.bequeath(2) // and on
+			c := b.bequeath(2) // and once more
 			b.mustBe(driver.Lost)
 			c.mustBe(driver.Held)
 			c.leave()
@@ -121,7 +121,7 @@ var moveCases = []testCase{
 
 			p1, p2 := t.permits(0, "p", 2, 5).hold(), t.permits(1, "p", 2, 5).hold()
 			p3 := p1.bequeath(2)
-			t.permits(0, "p", 2, 5).refused() // it is not counted twice, nor forgotten
+			t.permits(0, "p", 2, 5).refused() // it counts once
 			one := t.permits(0, "p", 1, 5).hold()
 			t.held(p2, p3, one)
 			p3.leave()
@@ -255,7 +255,7 @@ var moveCases = []testCase{
 			}
 			b.mustBe(driver.Held)
 			t.writer(2, "k").refused()
-			b.forget().leave() // one release ends it, though the answers were lost
+			b.forget().leave() // one release ends it, even though the answers were lost
 			b.mustBe(driver.Lost)
 			b.unmoved(b)
 			a.unmoved(b)
@@ -315,7 +315,7 @@ var moveCases = []testCase{
 		needs: []need{mover, shared, fencing},
 		run: func(t *test) {
 			for _, a := range []*seat{t.writer(0, "w").crashing(), t.reader(0, "r").crashing()} {
-				if err := a.acquire(false, true); err != nil { // its first attempt is still under way
+				if err := a.acquire(false, true); err != nil { // the first attempt is still under way
 					t.Fatalf("%s: acquire: %v", a.name, err)
 				}
 				t.outlive(a.ttl)

@@ -51,8 +51,8 @@ var overlapCases = []testCase{
 				t.waiting(b)
 				t.writer(i%handles, "k").refused()
 				a.above(h.grant.Token)
-				// Renewals from now on may repeat the ticket of the position, or
-				// none.
+				// Renewals from now on may repeat the ticket of the position, or no
+				// ticket.
 				for _, r := range append(grants, a.overlap(nil)...) {
 					a.stillHolds(r)
 				}
@@ -98,17 +98,17 @@ var overlapCases = []testCase{
 // overlapped is the answer to one of several renewals.
 type overlapped struct {
 	driver.Renewal
-	ticket int64 // that the renewal repeated
-	late   bool  // it was sent after the act was done, or after another renewal got its outcome
+	ticket int64 // in the renewal
+	late   bool  // sent after the act was done, or after another renewal got its outcome
 }
 
 func (r overlapped) String() string {
 	return fmt.Sprintf("a renewal with ticket %d, sent late: %v, is answered with %v, %+v, %v", r.ticket, r.late, r.State, r.Grant, r.Err)
 }
 
-// overlap renews the claim by several requests at once, while act runs, if there is
-// one. Their tickets differ in age, like those of requests that were sent before
-// the last answer came.
+// overlap renews the claim by several concurrent requests; act, if there is one, runs
+// meanwhile. Some requests have older tickets, as if they were sent before the last
+// answer arrived.
 func (s *seat) overlap(act func()) []overlapped {
 	const renewals, spread = 8, 3 * time.Millisecond
 	s.t.Helper()
@@ -119,7 +119,7 @@ func (s *seat) overlap(act func()) []overlapped {
 	for i := range all {
 		c := s.Claim
 		if i%4 == 3 {
-			c.Ticket = 0 // it was sent before the answer to Acquire
+			c.Ticket = 0 // sent before the answer to Acquire
 		}
 		wg.Go(func() {
 			time.Sleep(rand.N(spread))
@@ -147,8 +147,8 @@ func (s *seat) overlap(act func()) []overlapped {
 	return all
 }
 
-// stillHolds asserts that an answer is about what s holds. A renewal without a
-// ticket may be answered with a higher token.
+// stillHolds asserts that an answer is about what s holds. A renewal without a ticket may
+// be answered with a higher token.
 func (s *seat) stillHolds(r overlapped) {
 	s.t.Helper()
 	if r.State != driver.Held || r.Grant.Token < s.grant.Token || r.Grant.Token > s.grant.Token && r.ticket != 0 || r.Grant.Ticket == 0 || r.Grant.TTL <= min(driver.ClaimTTL, s.ttl/2) {

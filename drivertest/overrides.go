@@ -11,16 +11,15 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// overrideLate is how long after its end an override may still be told.
+// overrideLate is how long after its end an override may still be reported.
 const overrideLate = 5 * time.Second
 
-// overrider is what handle i keeps overrides by.
 func (t *limitTest) overrider(i int) limits.Overrider {
 	o, _ := limits.OverriderOf(t.all[i%len(t.all)])
 	return o
 }
 
-// override sets an override that must be taken.
+// override sets an override, which must succeed.
 func (t *limitTest) override(i int, o limits.Override, keep time.Duration) {
 	t.Helper()
 	if err := t.overrider(i).SetOverride(t.ctx, o, keep); err != nil {
@@ -28,7 +27,7 @@ func (t *limitTest) override(i int, o limits.Override, keep time.Duration) {
 	}
 }
 
-// overrides are those that handle i knows, by key.
+// overrides returns those that handle i knows, by key.
 func (t *limitTest) overrides(i int) map[string]limits.Override {
 	t.Helper()
 	list, err := t.overrider(i).Overrides(t.ctx)
@@ -45,8 +44,8 @@ func (t *limitTest) overrides(i int) map[string]limits.Override {
 	return all
 }
 
-// overridden asserts that every handle knows exactly these overrides, which stand for
-// at most an hour.
+// overridden asserts that every handle knows exactly these overrides. Each must end
+// within an hour.
 func (t *limitTest) overridden(want ...limits.Override) {
 	t.Helper()
 	for i := range t.all {
@@ -99,7 +98,7 @@ func overrideCases() []limitCase {
 				t.override(1, b, time.Hour)
 				t.overridden(a, b)
 				a.N, a.Period, a.Burst = 7, 0, 0
-				for i := range 3 { // a repetition does no harm
+				for i := range 3 { // a repetition changes nothing
 					t.override(i, a, 50*time.Minute)
 				}
 				t.overridden(a, b)
@@ -126,7 +125,8 @@ func overrideCases() []limitCase {
 					{Algorithm: limits.TokenBucket, N: 5, Period: time.Hour, Burst: 7},
 					{Algorithm: limits.LeakyBucket, N: 5, Period: time.Hour, Burst: 7},
 				} {
-					// A caller that obeys asks for more than the limit ever gives, beside other limits.
+					// A caller that obeys asks, beside other limits, for more than the
+					// limit ever gives.
 					key, free := fmt.Sprintf("{%v} blocked", l.Algorithm), fmt.Sprintf("{%v} free", l.Algorithm)
 					take := func(cost int64) limits.Taken {
 						t.Helper()
@@ -187,7 +187,7 @@ func overrideCases() []limitCase {
 						t.Fatalf("for %v, it still stands after %v", keep, asked.Sub(answered))
 					case stands && a.Left > keep+overrideLate:
 						t.Errorf("for %v, after %v it has %v left", keep, asked.Sub(answered), a.Left)
-					case !stands && told.Sub(sent) < keep-100*time.Millisecond: // clocks do not run at the same speed
+					case !stands && told.Sub(sent) < keep-100*time.Millisecond: // clocks run at different speeds
 						t.Errorf("for %v, it is gone after %v", keep, told.Sub(sent))
 					}
 				}

@@ -9,21 +9,18 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A position lives for one and a half seconds, and a claim that a case lets expire
-// for even less, so a machine that pauses between two steps of a case makes a right
-// store look wrong. The test therefore records how long every seat was left alone,
-// how long every request took, and how long the machine did nothing at all. If a
-// case fails after a seat may have expired against the case's plan, or sooner than
-// the case could look, the whole case is repeated on a fresh keyspace, while no
-// other case runs. In fake time nothing pauses: there, a seat that expires
+// A position lives for one and a half seconds, and a claim that a case lets expire for
+// even less. A machine that pauses between two steps makes a right store look wrong. The
+// test therefore records how long every seat was left alone, how long every request took,
+// and how long the machine did nothing. If a case fails after a seat may have expired
+// unexpectedly, or sooner than the case could look, the case is repeated on a fresh
+// keyspace while no other case runs. Fake time has no pauses: there, a seat that expires
 // unannounced is a mistake in the case.
 
-// attempts is how many times a case may fail because of a pause before it counts as
-// failed.
+// attempts is how often a case may fail because of a pause. Then it counts as failed.
 const attempts = 6
 
-// alone is locked by a case that is repeated, and shared by all cases that run for
-// the first time.
+// alone is locked by a case that is repeated, and read-locked by all others.
 var alone sync.RWMutex
 
 // atWork waits until a case may run. The caller calls free when the case has ended.
@@ -36,8 +33,7 @@ func atWork(repeated bool) (free func()) {
 	return alone.RUnlock
 }
 
-// lapse is the first time that a seat was left alone for too long, "" if there
-// was none.
+// lapse is the first time that a seat was left alone for too long, or "".
 func (t *test) lapse() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +43,7 @@ func (t *test) lapse() string {
 	return t.paused
 }
 
-// pauses are what may have made the case fail.
+// pauses returns what may have made the case fail.
 func (t *test) pauses() (paused, slow string) {
 	paused = t.lapse()
 	t.mu.Lock()
@@ -62,12 +58,12 @@ func (t *test) noteLapse(s *seat) {
 	}
 }
 
-// sluggish is the longest that a step without waiting may take on a machine that is
-// not busy: much less than the shortest TTL that a case waits for, and no more than a
-// store of several servers waits for one that is late.
+// sluggish is the longest time for a step without waiting on an idle machine: much less
+// than the shortest TTL that a case waits for, and no more than a store of several
+// servers waits for a late one.
 const sluggish = 40 * time.Millisecond
 
-// timed notes that a step which should take no time took some.
+// timed notes a step that should take no time and took some.
 func (t *test) timed(what string, start time.Time) {
 	d := time.Since(start)
 	if d <= sluggish {
@@ -82,8 +78,7 @@ func (t *test) timed(what string, start time.Time) {
 	}
 }
 
-// watchMachine notes, until the case ends, when the machine does nothing for a
-// while.
+// watchMachine notes, until the case ends, when the machine does nothing for a while.
 func (t *test) watchMachine() {
 	const every = 10 * time.Millisecond
 	ctx := t.Context()
@@ -102,8 +97,8 @@ func (t *test) watchMachine() {
 	}()
 }
 
-// stands notes the state of the claim that a request, sent at the moment sent,
-// found.
+// stands notes the state of the claim that a request found. sent is when the request was
+// sent.
 func (s *seat) stands(sent time.Time, state driver.State) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()

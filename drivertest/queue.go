@@ -84,7 +84,7 @@ var queueCases = []testCase{
 			a := t.writer(1, "k").join()
 			start := time.Now()
 			h.crashing().mustBe(driver.Held)
-			a.renew() // and learns when to look again
+			a.renew() // it learns when to look again
 			for a.state == driver.Waiting {
 				again := a.grant.Again
 				if again == 0 {

@@ -35,8 +35,8 @@ var raceCases = []testCase{
 				t.Errorf("renew: %v, but it is held", s)
 			}
 			b.mustBe(driver.Held)
-			// A release may have no effect or succeed all the same, but its error
-			// must say which.
+			// A release may have no effect or succeed all the same; its error must say
+			// which.
 			err := b.l().Release(ended, b.Claim)
 			state := b.renew()
 			if err == nil && state != driver.Lost || errors.Is(err, driver.ErrUnavailable) && state != driver.Held {
@@ -231,14 +231,13 @@ var raceCases = []testCase{
 	},
 }
 
-// releaseRenewed releases while the claim is renewed, or soon after the renewal
-// began.
+// releaseRenewed releases during a renewal of the claim, or soon after its beginning.
 func (s *seat) releaseRenewed(soon bool) error {
 	var wg sync.WaitGroup
 	renewing := make(chan struct{})
 	wg.Go(func() {
 		close(renewing)
-		s.l().Renew(s.t.ctx, []driver.Claim{s.Claim}, s.ttl) // whatever it finds
+		s.l().Renew(s.t.ctx, []driver.Claim{s.Claim}, s.ttl) // the result does not matter
 	})
 	<-renewing
 	if soon {
@@ -249,8 +248,8 @@ func (s *seat) releaseRenewed(soon bool) error {
 	return err
 }
 
-// rounds is how often to run a race: n times on real servers, and in fake time,
-// where a round takes microseconds, often enough to hit the race.
+// rounds is how often to run a race: n times on real servers; more often in fake time,
+// where a round takes microseconds.
 func (t *test) rounds(n int) int {
 	if t.h.FakeTime {
 		return 50 * n
@@ -258,10 +257,9 @@ func (t *test) rounds(n int) int {
 	return n
 }
 
-// crowd lets three goroutines of each process join the queue again and again for a
-// second, or until they were served often enough. It calls enter when a seat holds,
-// and enter's result when the seat is about to release. Some seats give up instead
-// of waiting.
+// crowd lets three goroutines of each process join the queue repeatedly for a second, or
+// until enough were served. It calls enter when a seat holds, and the result of enter
+// before the seat releases. Some seats give up instead of waiting.
 func (t *test) crowd(sit func(process, n int) *seat, enter func(*seat) (leave func())) (served int64) {
 	const each, enough = 3, 200
 	var total atomic.Int64
@@ -291,8 +289,8 @@ func (t *test) crowd(sit func(process, n int) *seat, enter func(*seat) (leave fu
 	return total.Load()
 }
 
-// stand waits in the queue until s holds, or gives up and reports false. A pause of
-// the machine may cost s its position; then it joins again.
+// stand waits in the queue until s holds, or gives up and returns false. If a pause of
+// the machine costs s its position, s joins again.
 func (s *seat) stand(impatient bool) bool {
 	for !s.t.Failed() {
 		switch s.state {

@@ -11,20 +11,19 @@ import (
 	"testing/synctest"
 )
 
-// recorder is the T of a case that runs on a goroutine of its own. It keeps the
-// messages of the case until a test reports them, or checks whether the case caught
-// a broken store.
+// recorder is the T of a case that runs on its own goroutine. It keeps the messages of
+// the case until a test prints them, or checks whether the case caught a bad store.
 type recorder struct {
 	outer  *testing.T
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	paused string // what may have made the case fail
-	slow   string // what may have made it fail if it was about short times
+	slow   string // what may have made it fail if it is about short times
 
 	mu       sync.Mutex
 	lines    []string
-	left     int // lines that were left out
+	left     int // omitted lines
 	failed   bool
 	cleanups []func()
 }
@@ -34,19 +33,19 @@ func newRecorder(outer *testing.T) *recorder {
 	return &recorder{outer: outer, ctx: ctx, cancel: cancel}
 }
 
-// run starts f and closes the channel when f and its cleanups are done.
+// run starts f, and closes the channel when f and its cleanups are done.
 func (r *recorder) run(f func()) <-chan struct{} {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		defer r.cleanUp() // also after Fatalf
+		defer r.cleanUp() // even after Fatalf
 		f()
 	}()
 	return done
 }
 
-// recorded runs f as a case, in a testing/synctest bubble if time is fake, and
-// returns when it and its cleanups are done.
+// recorded runs f as a case, in a testing/synctest bubble if time is fake, and returns
+// after its cleanups.
 func recorded(t *testing.T, fakeTime bool, f func(*recorder)) (r *recorder) {
 	run := func(t *testing.T) {
 		r = newRecorder(t)
@@ -106,8 +105,8 @@ func (r *recorder) add(failed bool, format string, args []any) {
 // maxLines bounds the messages of a case that fails in a loop.
 const maxLines = 40
 
-// where names the lines of this package that led to a report, the case first,
-// then the helpers that it called.
+// where names the lines of this package that led to a report: the case, then the helpers
+// that it called.
 func where() string {
 	pcs := make([]uintptr, 16)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(4, pcs)])

@@ -18,34 +18,32 @@ import (
 
 // RecordHarness says how to test the records of one store.
 type RecordHarness struct {
-	// Open returns n handles on one fresh and empty keyspace, each as a
-	// process of its own would have it. It closes them by t.Cleanup. Several
-	// cases run at the same time.
+	// Open returns n handles on one fresh and empty keyspace, as n processes would have
+	// them. It closes them by t.Cleanup. Several cases run at the same time.
 	Open func(t T, n int) []driver.Records
 
-	// FakeTime runs each case in a testing/synctest bubble. The store must
-	// then live within the process, without real network or files.
+	// FakeTime is as in Harness.
 	FakeTime bool
 
-	// Restart stops the server and starts it again. It may replace elements of the
-	// slice by new handles. If it is nil, as for a store that does not promise to
-	// keep records through a restart, the case that needs it is not run.
+	// Restart stops the server and starts it again. It may replace elements of the slice
+	// by new handles. If it is nil, as for a store that need not keep records through a
+	// restart, the case that needs it is skipped.
 	Restart func(t T, all []driver.Records)
 
-	// Kept counts what the store keeps in the keyspace for records. If it is nil,
-	// the case that needs it is not run.
+	// Kept counts what the store keeps in the keyspace for records. If it is nil, the
+	// case that needs it is skipped.
 	Kept func(t T, r driver.Records) int
 
-	// Expire ends the time of a record, if there is one, as if it had passed.
-	// Without it the random histories have no such step.
+	// Expire ends the time of a record, if there is one. Without it the random histories
+	// have no such step.
 	Expire func(t T, r driver.Records, key string)
 
-	// NoLeft says that the store does not tell how much longer it keeps a record:
-	// Left is 0.
+	// NoLeft says that the store does not tell how much longer it keeps a record: Left is
+	// 0.
 	NoLeft bool
 
-	// Many is how many records a list is tried with. Defaults to 2000. What only
-	// imitates a server may be too slow for that.
+	// Many is the number of records in the long lists. It defaults to 2000. An imitated
+	// server may be too slow for that.
 	Many int
 
 	// Only is as in Harness.
@@ -53,7 +51,7 @@ type RecordHarness struct {
 }
 
 // Records runs the contract of driver.Records, and of driver.RecordLister if the store
-// implements that, one subtest for each case.
+// implements it, one subtest for each case.
 func Records(t *testing.T, h RecordHarness) {
 	cases, err := chosen(recordCases(), func(c recordCase) string { return c.name }, h.Only)
 	if err != nil {
@@ -80,14 +78,13 @@ func Records(t *testing.T, h RecordHarness) {
 // A recordCase is one row of the contract.
 type recordCase struct {
 	name    string
-	why     string // shown when it fails
+	why     string // printed when it fails
 	kept    bool   // needs RecordHarness.Kept
 	restart bool   // needs RecordHarness.Restart
 	listed  bool   // needs driver.RecordLister
 	run     func(t *recordTest)
 }
 
-// record runs the case and records its messages.
 func (c recordCase) record(t *testing.T, h RecordHarness) *recorder {
 	h.Many = cmp.Or(h.Many, 2000)
 	return recorded(t, h.FakeTime, func(r *recorder) {
@@ -116,7 +113,7 @@ func success(text string) driver.Outcome { return driver.Outcome{Result: []byte(
 
 func failure(text string) driver.Outcome { return driver.Outcome{Retry: true, Result: []byte(text)} }
 
-// begin begins an attempt that may begin.
+// begin begins an attempt, which must succeed.
 func (t *recordTest) begin(i int, key string, token int64) driver.Record {
 	t.Helper()
 	r, err := t.all[i%len(t.all)].BeginAttempt(t.ctx, attempt(key, token), keepLong)
@@ -126,7 +123,7 @@ func (t *recordTest) begin(i int, key string, token int64) driver.Record {
 	return r
 }
 
-// finish finishes an attempt that may finish.
+// finish finishes an attempt, which must succeed.
 func (t *recordTest) finish(i int, key string, token int64, o driver.Outcome) driver.Record {
 	t.Helper()
 	r, err := t.all[i%len(t.all)].FinishAttempt(t.ctx, attempt(key, token), o, keepLong)
@@ -161,7 +158,7 @@ func (t *recordTest) stands(key string, want driver.Record) {
 	}
 }
 
-// same compares records, except for times.
+// same compares records without their times.
 func (t *recordTest) same(who string, got, want driver.Record) {
 	t.Helper()
 	if got.Key != want.Key || got.Token != want.Token || got.Owner != want.Owner || got.Attempts != want.Attempts ||
@@ -173,7 +170,7 @@ func (t *recordTest) same(who string, got, want driver.Record) {
 	}
 }
 
-// short is a record with the beginning of its result.
+// short prints a record with the beginning of its result.
 func short(r driver.Record) string {
 	n := len(r.Result)
 	r.Result = r.Result[:min(n, 40)]
@@ -382,7 +379,7 @@ func recordLifeCases() []recordCase {
 					const n = 24
 					var wg sync.WaitGroup
 					var mu sync.Mutex
-					finished := map[string]int{} // the outcomes that were accepted as the caller's own
+					finished := map[string]int{} // outcomes that were accepted as the caller's own
 					for i := range n {
 						wg.Go(func() {
 							h, mine := t.all[i%len(t.all)], fmt.Sprint("result of ", i+1)

@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// keptFor asserts that the record is there until sent + keep, and soon after that
-// is not. sent is before the call that keeps it.
+// keptFor asserts that the record is there until sent + keep, and soon after that is not.
+// sent is before the call that keeps it.
 func (t *recordTest) keptFor(key string, sent time.Time, keep time.Duration) {
 	t.Helper()
 	for {
@@ -31,7 +31,7 @@ func (t *recordTest) keptFor(key string, sent time.Time, keep time.Duration) {
 		case age > keep+20*time.Second:
 			t.Fatalf("%q: not forgotten after %v, to be kept for %v", key, age, keep)
 		}
-		time.Sleep(20 * time.Millisecond) // a record expires without an event
+		time.Sleep(20 * time.Millisecond) // records expire without an event
 	}
 }
 
@@ -60,7 +60,7 @@ func recordEndCases() []recordCase {
 			run: func(t *recordTest) {
 				const keep = 1500 * time.Millisecond
 				sent := time.Now()
-				for range 2 { // repeated, it is kept for longer
+				for range 2 { // the repetition keeps it for longer
 					sent = time.Now()
 					if _, err := t.all[0].BeginAttempt(t.ctx, attempt("job", 9), keep); err != nil {
 						t.Fatalf("begin: %v", err)
@@ -93,7 +93,7 @@ func recordEndCases() []recordCase {
 			why:  "the outcome is to be kept from when it came, whatever was said when the attempt began",
 			run: func(t *recordTest) {
 				var job string
-				for i, done := 0, false; !done; i++ { // again if the test was too slow
+				for i, done := 0, false; !done; i++ { // repeated if the test was too slow
 					job = fmt.Sprint("job ", i)
 					if _, err := t.all[0].BeginAttempt(t.ctx, attempt(job, 1), check.MinRecordKeep); err != nil {
 						t.Fatalf("begin: %v", err)
@@ -103,7 +103,7 @@ func recordEndCases() []recordCase {
 						t.Fatalf("finish: %v", err)
 					}
 				}
-				// Another record shows when the first time has passed.
+				// Another record shows when the first one's time has passed.
 				sent := time.Now()
 				if _, err := t.all[0].BeginAttempt(t.ctx, attempt("other", 1), check.MinRecordKeep); err != nil {
 					t.Fatalf("begin: %v", err)
@@ -123,7 +123,7 @@ func recordEndCases() []recordCase {
 						t.Fatalf("begin: %v", err)
 					}
 				}
-				// New ones come all the time, as in a service.
+				// As in a service, new ones come all the time.
 				for i, deadline := 0, time.Now().Add(60*time.Second); ; {
 					for range 5 {
 						i++
@@ -134,7 +134,7 @@ func recordEndCases() []recordCase {
 					} else if time.Now().After(deadline) {
 						t.Fatalf("%d records are kept, want at most the 10 that have not expired", kept)
 					}
-					time.Sleep(20 * time.Millisecond) // a record expires without an event
+					time.Sleep(20 * time.Millisecond) // records expire without an event
 				}
 			},
 		},

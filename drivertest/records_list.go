@@ -38,7 +38,7 @@ func listerOf(r driver.Records) (driver.RecordLister, bool) {
 	if l, ok := r.(driver.RecordLister); ok {
 		return l, true
 	}
-	l, _ := r.(driver.Locks) // of a store that wraps another
+	l, _ := r.(driver.Locks) // a store may wrap another one
 	return driver.As[driver.RecordLister](l)
 }
 
@@ -75,7 +75,7 @@ func (t *recordTest) beginAll(keys []string, keep time.Duration) {
 	wg.Wait()
 }
 
-// oddPrefixes are keys, and prefixes of which a pattern makes something else.
+// oddPrefixes returns keys, and prefixes that have another meaning in a pattern.
 func oddPrefixes() (keys, prefixes []string) {
 	for _, c := range []string{
 		"%", "_", `\`, "*", "?", "[", "]", "[^x]", "[a-z]", "{", "}", "{x}", "^", "$", ".", "'", `"`, ";", "/", " ", "é", "世", "\u202e", "A", "a",
@@ -90,7 +90,7 @@ func oddPrefixes() (keys, prefixes []string) {
 		strings.Repeat("p", check.MaxKey+88), "p" + strings.Repeat("long", 100), "p" + strings.Repeat("long", 101),
 	}
 	for _, key := range keys {
-		prefixes = append(prefixes, key, key[:min(2, len(key))]) // which may end within a character
+		prefixes = append(prefixes, key, key[:min(2, len(key))]) // the prefix may end within a character
 	}
 	return keys, prefixes
 }
@@ -239,7 +239,7 @@ func recordListCases() []recordCase {
 					} else if time.Now().After(deadline) {
 						t.Fatalf("listed long after its end: %v", got)
 					}
-					time.Sleep(20 * time.Millisecond) // a record expires without an event
+					time.Sleep(20 * time.Millisecond) // records expire without an event
 				}
 			},
 		},

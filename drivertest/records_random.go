@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/record"
 )
 
-// tokens are those for which a comparison or a conversion may go wrong.
+// tokens are those that a wrong comparison or conversion is likely to change.
 var tokens = []int64{1, 2, 9, 10, 11, 99, 100, 1<<53 - 1, 1 << 53, 1<<53 + 1, 1<<62 - 1, 1 << 62, 1<<62 + 1, math.MaxInt64 - 1, math.MaxInt64}
 
 func recordRandomCases() []recordCase {
@@ -34,8 +34,8 @@ func recordRandomCases() []recordCase {
 	}}
 }
 
-// A recordHistory is one operation, through one handle after the other, beside the
-// record that it should have.
+// A recordHistory is one operation, with the record that it should have. The handles take
+// turns.
 type recordHistory struct {
 	*recordTest
 	random *rand.Rand

@@ -15,7 +15,7 @@ import (
 var renamer = method[driver.Renamer]("Rename")
 
 // rename changes the owner that the store shows for s. The claim of the seat keeps the
-// old one, as in requests that were sent before.
+// old owner, like requests that were sent before.
 func (s *seat) rename(owner string) error {
 	sent := time.Now()
 	err := ability[driver.Renamer](s.l()).Rename(s.t.ctx, s.Claim, owner)
@@ -26,7 +26,7 @@ func (s *seat) rename(owner string) error {
 	return err
 }
 
-// renamed changes the owner, and must succeed.
+// renamed is rename that must succeed.
 func (s *seat) renamed(owner string) {
 	s.t.Helper()
 	if err := s.rename(owner); err != nil {
@@ -34,7 +34,7 @@ func (s *seat) renamed(owner string) {
 	}
 }
 
-// unrenamed tries to rename what does not hold, and must fail.
+// unrenamed is rename of what does not hold, which must fail.
 func (s *seat) unrenamed() {
 	s.t.Helper()
 	if err := s.rename("nobody"); !errors.Is(err, driver.ErrLost) {
@@ -89,7 +89,7 @@ var renameCases = []testCase{
 		run: func(t *test) {
 			a := t.writer(0, "k").hold()
 			a.renamed("new")
-			a.mustBe(driver.Held) // its claim has the old owner still
+			a.mustBe(driver.Held) // the claim of its seat has the old owner
 			t.owners("k", "new")
 			if err := a.acquire(false, true); err != nil {
 				t.Fatalf("%s: repeated: %v", a.name, err)
@@ -104,7 +104,7 @@ var renameCases = []testCase{
 			a.lasting(t.long()).mustBe(driver.Held)
 			t.owners("k", "new")
 			a.leave()
-			a = t.writer(1, "k").hold() // the next holder has its own
+			a = t.writer(1, "k").hold() // the next holder has its own name
 			t.owners("k", a.Owner)
 			a.leave()
 			t.free("k")
@@ -211,7 +211,7 @@ var renameCases = []testCase{
 				}
 				t.await(a.name+" is renamed", 0, func() bool {
 					err := a.rename("new")
-					if err != nil && !errors.Is(err, driver.ErrLost) { // a store may grant it only when it is asked
+					if err != nil && !errors.Is(err, driver.ErrLost) { // some stores grant it only when it is asked
 						t.Fatalf("%s: rename: %v", a.name, err)
 					}
 					t.renew(next)
@@ -328,7 +328,7 @@ var renameCases = []testCase{
 			left.unrenamed()
 			h := t.writer(0, "k").hold()
 			stranger := t.writer(1, "k")
-			stranger.Ticket = h.Ticket // which is no secret
+			stranger.Ticket = h.Ticket // the ticket is public
 			for _, s := range []*seat{never, dead, left, stranger, t.writer(0, "k"), t.writer(0, "other")} {
 				s.unrenamed()
 			}
@@ -386,7 +386,7 @@ var renameCases = []testCase{
 				next := t.writer((i+2)%handles, "k").named("next").join()
 				h.leave()
 				a.overlap(func() {
-					// A store may grant only when it is asked.
+					// Some stores grant only when they are asked.
 					for errors.Is(a.rename("new"), driver.ErrLost) && t.ctx.Err() == nil {
 						time.Sleep(time.Millisecond)
 					}

@@ -9,12 +9,11 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// travelling is for claims that any process may ask for again, renew and release.
+// travelling is for claims that every process may ask for again, renew and release.
 var travelling = trait("claims that other processes find: Traits.Sessions", func(t driver.Traits) bool { return !t.Sessions })
 
-// at is the same claim in another process, which knows nothing of it but what the first
-// one asked for. The first process is not heard of any more, unless the case goes on
-// with it.
+// at is the same claim in another process, which knows only what the first process asked
+// for. The first process is silent from then on, unless the case continues with it.
 func (s *seat) at(process int) *seat {
 	s.dies()
 	to := &seat{Claim: s.Claim, t: s.t, process: process, name: fmt.Sprintf("%s, from process %d", s.name, process), ttl: s.ttl, most: s.most}
@@ -25,7 +24,8 @@ func (s *seat) at(process int) *seat {
 	return to
 }
 
-// repeat repeats the request of another process, and must find the claim in that state.
+// repeat repeats the request of another process, and must find the claim in the state
+// want.
 func (s *seat) repeat(queue bool, want driver.State) *seat {
 	s.t.Helper()
 	if err := s.acquire(queue, true); err != nil || s.state != want {
@@ -56,7 +56,7 @@ var repeatedCases = []testCase{
 			next := t.writer(0, "k").hold()
 			next.above(token)
 			next.leave()
-			first := t.writer(0, "free").at(1) // of which nothing came
+			first := t.writer(0, "free").at(1) // the first request had no effect
 			first.repeat(false, driver.Held).leave()
 			t.free("free")
 			t.free("k")
@@ -71,7 +71,7 @@ var repeatedCases = []testCase{
 			other := t.reader(2, "r").hold()
 			r.leave()
 			other.leave()
-			t.free("r") // one release each
+			t.free("r") // one release for each
 
 			p := t.permits(0, "p", 2, 3).hold().at(1).repeat(false, driver.Held)
 			one := t.permits(2, "p", 1, 3).hold()
@@ -116,7 +116,7 @@ var repeatedCases = []testCase{
 			h.leave()
 			b := a.at(1).repeat(true, driver.Held)
 			b.above(h.grant.Token)
-			t.outlive(driver.ClaimTTL) // the short grant became one for the whole TTL
+			t.outlive(driver.ClaimTTL) // the short grant was extended to the whole TTL
 			b.mustBe(driver.Held)
 			b.leave()
 			t.free("k")
@@ -149,7 +149,7 @@ var repeatedCases = []testCase{
 				b.mustBe(driver.Held)
 			}
 			b.dies()
-			a.mustBe(driver.Held) // back in the first, which has not heard of it for longer than the TTL
+			a.mustBe(driver.Held) // back in the first process, which knew nothing of it for longer than the TTL
 			t.writer(2, "k").refused()
 			c := b.at(2)
 			c.mustBe(driver.Held)
@@ -182,7 +182,7 @@ var repeatedCases = []testCase{
 			a := t.writer(0, "k").crashing().hold()
 			b := a.at(1).lasting(t.long())
 			b.mustBe(driver.Held)
-			t.outlive(a.ttl) // the first process has not heard of it for as long
+			t.outlive(a.ttl) // the first process knew nothing of it for that long
 			c := b.at(0)
 			c.mustBe(driver.Held)
 			for range 3 {

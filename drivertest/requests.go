@@ -10,11 +10,11 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// oddKeys are all legal and all different. Some store has taken each of them for
-// another key or for syntax.
+// oddKeys are different legal keys. For each, some store has confused it with another key
+// or with syntax.
 var oddKeys = []string{
 	"a", "A", "a ", " a", "a  ", "b", "ab",
-	"é", "e\u0301", "É", "ß", "ss", // precomposed, combining, and what collations take for equal
+	"é", "e\u0301", "É", "ß", "ss", // precomposed, combining, and equal in some collations
 	"a}b", "{}x", "{a}", "{a}b", "{", "}", "{{a}}",
 	"a/b", "a//b", "/a", "a/", ".", "..", "%", "%2F", "a%00", "a_b", "a-b",
 	"a:b", "a,b", "a|b", "a;b", "a*", "a?", "[a]", "a\\b", "\\x00", "#", "a&b=c+d",
@@ -330,7 +330,7 @@ var requestCases = []testCase{
 	},
 }
 
-// sameKeys asserts that List shows exactly the given keys, each once.
+// sameKeys asserts that List shows exactly the given keys, once each.
 func (t *test) sameKeys(prefix string, want []string) {
 	t.Helper()
 	missing := map[string]bool{}
@@ -359,8 +359,8 @@ func (t *test) sameKeys(prefix string, want []string) {
 	}
 }
 
-// noID asserts that what is shown to people contains no ID, with which they could
-// act as a holder.
+// noID asserts that what people see contains no ID: with an ID they could act as the
+// holder.
 func (t *test) noID(shown any) {
 	t.Helper()
 	text := fmt.Sprintf("%+v %#v %v", shown, shown, shown)

@@ -10,7 +10,6 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// test is what a case works with.
 type test struct {
 	T
 	h      Harness
@@ -18,21 +17,20 @@ type test struct {
 	locks  []driver.Locks // one handle for each process
 	traits driver.Traits
 
-	// slack is the time that a slow machine may add to a bound. Cases assert only
-	// upper bounds that matter, and a claim that must stand while the case runs has
-	// a TTL that no pause reaches.
+	// slack is what a slow machine may add to an upper bound. Cases assert only upper
+	// bounds that matter, and a claim that must last during a case has a TTL longer than
+	// any pause.
 	slack time.Duration
 
-	cut int // how many answers may still be lost because connections were cut
+	cut int // answers that may still be lost because connections were cut
 
 	mu     sync.Mutex
 	seats  []*seat
-	ids    map[string]bool // all IDs that were drawn; none may be shown
+	ids    map[string]bool // all drawn IDs; none may be shown
 	paused string          // see lapse
 	slow   string          // see timed
 }
 
-// newID draws an ID and remembers it.
 func (t *test) newID() string {
 	id := driver.NewID()
 	t.mu.Lock()
@@ -44,7 +42,7 @@ func (t *test) newID() string {
 // short is a TTL for which a case can wait.
 func (t *test) short() time.Duration { return max(400*time.Millisecond, t.traits.MinTTL) }
 
-// long is a TTL that does not end while a case runs.
+// long is a TTL that does not end during a case.
 func (t *test) long() time.Duration {
 	if d := 50 * time.Second; t.traits.MaxTTL == 0 || d <= t.traits.MaxTTL {
 		return d
@@ -52,8 +50,8 @@ func (t *test) long() time.Duration {
 	return t.traits.MaxTTL
 }
 
-// await polls until ok is true, and fails the case if that does not happen within d
-// plus slack.
+// await polls until ok is true, and fails the case if that takes longer than d plus
+// slack.
 func (t *test) await(what string, d time.Duration, ok func() bool) {
 	t.Helper()
 	start := time.Now()
@@ -74,8 +72,8 @@ func (t *test) reconnect() {
 	t.cut = 10 * handles
 }
 
-// lost tells whether err is an answer that was lost because a connection was cut,
-// so that the caller asks again. If no connection was cut such an error counts.
+// lost reports whether an answer was lost because a connection was cut, so that the
+// caller asks again. If no connection was cut, err counts.
 func (t *test) lost(err error) bool {
 	if t.cut == 0 || !errors.Is(err, driver.ErrUnknown) && !errors.Is(err, driver.ErrUnavailable) {
 		return false
@@ -84,8 +82,8 @@ func (t *test) lost(err error) bool {
 	return true
 }
 
-// A seat is one claim as its process sees it: through one handle, with the
-// last answer that it got.
+// A seat is one claim as its process sees it: through one handle, with the last answer
+// that it got.
 type seat struct {
 	driver.Claim
 	t       *test
@@ -97,8 +95,8 @@ type seat struct {
 	grant   driver.Grant
 
 	// See pause.go.
-	confirmed time.Time     // when the last request was sent that found the claim standing
-	life      time.Duration // how long it stands from then; 0 if it need not
+	confirmed time.Time     // sent time of the last request that found the claim standing
+	life      time.Duration // how long the claim lasts from then; 0 if it may end
 	mortal    bool
 }
 
@@ -143,16 +141,16 @@ func (t *test) permits(process int, key string, n, of int64) *seat {
 	return t.seat(process, key, n, of)
 }
 
-// lasting sets another TTL than the long one.
+// lasting sets a TTL instead of the long one.
 func (s *seat) lasting(ttl time.Duration) *seat {
 	s.ttl = ttl
 	return s
 }
 
-// crashing gives the seat a short TTL, after which its process will not renew it.
+// crashing gives the seat a short TTL; its process will not renew it.
 func (s *seat) crashing() *seat { return s.lasting(s.t.short()).dies() }
 
-// named gives the seat a name of its own, where a case has several alike.
+// named gives the seat a name, for cases with several alike.
 func (s *seat) named(name string) *seat {
 	s.name = fmt.Sprintf("%s (%s)", name, s.name)
 	return s
@@ -164,7 +162,7 @@ func (s *seat) forget() *seat {
 	return s
 }
 
-// took notes an answer and checks what is true of every answer.
+// took notes an answer, and checks what is true of every answer.
 func (s *seat) took(state driver.State, g driver.Grant) {
 	s.state = state
 	if state != driver.Held && state != driver.Waiting {
@@ -203,7 +201,6 @@ func (s *seat) request(queue, retry bool) driver.Request {
 	return driver.Request{Claim: s.Claim, TTL: s.ttl, Queue: queue, MaxWaiting: s.most, Retry: retry}
 }
 
-// acquire makes one attempt.
 func (s *seat) acquire(queue, retry bool) error {
 	waited := s.state == driver.Waiting
 	sent := time.Now()
@@ -227,7 +224,7 @@ func (s *seat) acquire(queue, retry bool) error {
 	return err
 }
 
-// hold acquires and must be granted at once.
+// hold acquires, and must be granted at once.
 func (s *seat) hold() *seat {
 	s.t.Helper()
 	if err := s.acquire(false, false); err != nil {
@@ -236,7 +233,7 @@ func (s *seat) hold() *seat {
 	return s
 }
 
-// refused acquires and must be told who holds.
+// refused acquires, and must be told who holds the lock.
 func (s *seat) refused() *driver.HeldError {
 	s.t.Helper()
 	err := s.acquire(false, false)
@@ -254,7 +251,7 @@ func (s *seat) refused() *driver.HeldError {
 	return held
 }
 
-// outcome is err as words for a message about what was expected.
+// outcome is err in words for a message.
 func outcome(err error) any {
 	if err == nil {
 		return "no error"
@@ -262,7 +259,7 @@ func outcome(err error) any {
 	return err
 }
 
-// join acquires with Queue and must get a position.
+// join acquires with Queue, and must get a position.
 func (s *seat) join() *seat {
 	s.t.Helper()
 	if err := s.acquire(true, false); err != nil {
@@ -274,7 +271,6 @@ func (s *seat) join() *seat {
 	return s
 }
 
-// renew renews this seat alone.
 func (s *seat) renew() driver.State {
 	s.t.Helper()
 	s.t.renew(s)
@@ -320,7 +316,7 @@ func (t *test) renew(seats ...*seat) {
 	}
 }
 
-// mustBe renews and must find the given state.
+// mustBe renews, and must find the given state.
 func (s *seat) mustBe(want driver.State) {
 	s.t.Helper()
 	if got := s.renew(); got != want {
@@ -328,8 +324,7 @@ func (s *seat) mustBe(want driver.State) {
 	}
 }
 
-// awaitHeld renews s and the others until s holds. The others must not be granted
-// before.
+// awaitHeld renews s and the others until s holds. The others must not be granted before.
 func (s *seat) awaitHeld(within time.Duration, others ...*seat) {
 	s.t.Helper()
 	s.t.await(s.name+" is granted", within, func() bool {
@@ -347,8 +342,8 @@ func (s *seat) awaitHeld(within time.Duration, others ...*seat) {
 	})
 }
 
-// throughout renews the waiters for d and asserts that none is granted and none
-// loses its position.
+// throughout renews the waiters for d, and asserts that none is granted or loses its
+// position.
 func (t *test) throughout(d time.Duration, waiters ...*seat) {
 	t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
@@ -378,8 +373,8 @@ func (t *test) held(holders ...*seat) {
 	}
 }
 
-// outlive waits until a claim that lasts for ttl from now on has ended by
-// the store's clock.
+// outlive waits until a claim with this ttl, if it began now, has ended by the store's
+// clock.
 func (t *test) outlive(ttl time.Duration, waiters ...*seat) {
 	t.Helper()
 	t.throughout(ttl+50*time.Millisecond, waiters...)
@@ -394,12 +389,12 @@ func (s *seat) release() error {
 		if again := s.release(); !errors.Is(err, driver.ErrUnknown) || !errors.Is(again, driver.ErrLost) {
 			return again
 		}
-		return nil // the release succeeded, and only the answer was lost
+		return nil // the release succeeded; only its answer was lost
 	}
 	return err
 }
 
-// leave releases what must still stand.
+// leave releases a claim that must still stand.
 func (s *seat) leave() {
 	s.t.Helper()
 	if err := s.release(); err != nil {
@@ -408,7 +403,7 @@ func (s *seat) leave() {
 	s.state = driver.Lost
 }
 
-// gone releases what must not stand any more.
+// gone releases a claim that must have ended.
 func (s *seat) gone() {
 	s.t.Helper()
 	if err := s.release(); !errors.Is(err, driver.ErrLost) {
@@ -416,8 +411,7 @@ func (s *seat) gone() {
 	}
 }
 
-// free asserts that the lock has no holder and no waiter: a newcomer is granted at
-// once.
+// free asserts that the lock has no holder and no waiter: a newcomer is granted at once.
 func (t *test) free(key string) {
 	t.Helper()
 	t.writer(0, key).hold().leave()

@@ -41,7 +41,7 @@ var sharedCases = []testCase{
 			alive.leave()
 			t.free("k")
 
-			// The other way round: the last to come ends first.
+			// The other way round: the last one ends first.
 			alive = t.reader(1, "k").hold()
 			dead = t.reader(0, "k").crashing().hold()
 			t.outlive(dead.ttl)
@@ -129,7 +129,7 @@ var sharedCases = []testCase{
 			first.leave()
 			between.leave()
 			t.waiting(w)
-			r.awaitHeld(0, w) // the first renewal
+			r.awaitHeld(0, w) // by the first renewal
 			t.waiting(w)
 			t.held(r)
 			t.waiting(w)
@@ -288,10 +288,10 @@ var permitCases = []testCase{
 			if t.traits.Shared {
 				mismatch(t.reader(1, "k"), 3, driver.Whole)
 			}
-			b := t.permits(1, "k", 2, 3).hold() // no position was left behind
+			b := t.permits(1, "k", 2, 3).hold() // no position is left
 			a.leave()
 			b.leave()
-			c := t.permits(2, "k", 4, 4).hold() // and an idle key has no capacity
+			c := t.permits(2, "k", 4, 4).hold() // an idle key has no capacity
 			c.leave()
 			if t.traits.Shared {
 				r := t.reader(0, "k").hold()
@@ -313,8 +313,8 @@ var permitCases = []testCase{
 			a.leave()
 			w.awaitHeld(0)
 			t.permits(2, "k", 1, 3).refused()
-			// While the writer holds, waiters of different capacities join the
-			// queue, and are granted one after the other.
+			// While the writer holds, waiters of different capacities join the queue.
+			// They are granted one after the other.
 			b, c := t.permits(2, "k", 3, 3).join(), t.permits(0, "k", 1, 5).join()
 			w.leave()
 			b.awaitHeld(0, c)
@@ -326,7 +326,7 @@ var permitCases = []testCase{
 	},
 }
 
-// downgrade turns the writer into a reader and asserts that its token stays.
+// downgrade makes the writer a reader, and asserts that its token stays.
 func (s *seat) downgrade() {
 	s.t.Helper()
 	g, err := ability[driver.Downgrader](s.l()).Downgrade(s.t.ctx, s.Claim, s.ttl)
@@ -456,7 +456,7 @@ var downgradeCases = []testCase{
 			t.reader(0, "k").refused()
 			h.leave()
 			waiter.awaitHeld(0)
-			t.reader(0, "k").refused() // it is granted what it asked for
+			t.reader(0, "k").refused() // a grant is what was asked for
 		},
 	},
 	{

@@ -13,7 +13,7 @@ import (
 
 var together = method[driver.Together]("AcquireAll")
 
-// acquireAll makes one attempt for all seats, which are of one process.
+// acquireAll makes one attempt for all seats of one process.
 func (t *test) acquireAll(retry bool, seats ...*seat) error {
 	var r []driver.Request
 	for _, s := range seats {
@@ -45,8 +45,7 @@ func (t *test) writers(process int, keys ...string) (seats []*seat) {
 	return seats
 }
 
-// tagged begins the keys of these cases: a Redis Cluster then keeps them in one
-// slot.
+// tagged begins the keys of these cases: a Redis Cluster keeps them in one slot.
 const tagged = "{t}"
 
 var togetherCases = []testCase{
@@ -128,7 +127,7 @@ var togetherCases = []testCase{
 			}
 			t.held(all...)
 			for _, s := range all {
-				s.leave() // one release ends it
+				s.leave() // one release is enough
 				t.free(s.Key)
 			}
 		},
@@ -334,8 +333,8 @@ var togetherCases = []testCase{
 	},
 }
 
-// togetherAtRandom runs a history in which no process waits and nothing expires,
-// and compares each answer with the holders.
+// togetherAtRandom runs a history without waiting and expiry, and compares each answer
+// with the holders.
 func (t *test) togetherAtRandom(random *rand.Rand) {
 	kinds := [][2]int64{{driver.Whole, driver.Whole}}
 	if t.traits.Shared {

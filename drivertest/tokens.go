@@ -4,7 +4,7 @@ import "github.com/batonhq/baton/driver"
 
 const whyTokens = "whatever happens, a resource that has seen a token must be able to tell that a lower one is late"
 
-// above asserts that s was granted after the grant that had the token.
+// above asserts that s was granted after the grant with the token.
 func (s *seat) above(token int64) {
 	s.t.Helper()
 	if s.t.traits.Fencing && s.grant.Token <= token {
@@ -23,7 +23,7 @@ var tokenCases = []testCase{
 				s := t.writer(i%handles, "k").hold()
 				s.above(last)
 				last = s.grant.Token
-				s.mustBe(driver.Held) // and renewing does not change it
+				s.mustBe(driver.Held) // a renewal does not change it
 				s.leave()
 			}
 		},
@@ -47,7 +47,7 @@ var tokenCases = []testCase{
 		why:   whyTokens + "; an operator's DEL or a sweep of idle keys must not start the count anew",
 		needs: []need{fencing, deletion},
 		run: func(t *test) {
-			for i := range 20 { // let the count advance, if it starts at a small number
+			for i := range 20 { // advances a count that starts at a small number
 				t.writer(i%handles, "k").hold().leave()
 			}
 			a := t.writer(0, "k").hold()
@@ -140,7 +140,7 @@ var tokenCases = []testCase{
 		needs: []need{fifo, restart},
 		run: func(t *test) {
 			h := t.writer(0, "k").hold()
-			t.writer(1, "k").join().dies() // with the server
+			t.writer(1, "k").join().dies() // together with the server
 			t.h.Restart(t, t.locks)
 			if h.renew() == driver.Held {
 				h.leave()

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// watchCases watch a hand-over. No other case watches, so all of them prove that
-// polling by Renew alone is enough.
+// watchCases watch a hand-over. Of the other cases only one race does: the rest prove that
+// polling by Renew is enough.
 var watchCases = []testCase{
 	{
 		name:  "a hand-over is hinted",
@@ -61,7 +61,7 @@ var watchCases = []testCase{
 		needs: []need{fifo, watcher},
 		run: func(t *test) {
 			h := t.writer(0, "k").hold()
-			for range 20 { // several watches of one claim, ended in any order
+			for range 20 { // several watches of one claim, which end in any order
 				a := t.writer(1, "k")
 				stop1 := ability[driver.Watcher](a.l()).Watch(a.Claim, func(driver.Hint) {})
 				stop2 := ability[driver.Watcher](a.l()).Watch(a.Claim, func(driver.Hint) {})
@@ -80,7 +80,7 @@ var watchCases = []testCase{
 	},
 }
 
-// watch starts a watch that ends with the case.
+// watch starts a watch. It ends with the case.
 func (s *seat) watch() <-chan driver.Hint {
 	hints := make(chan driver.Hint, 16)
 	stop := ability[driver.Watcher](s.l()).Watch(s.Claim, func(h driver.Hint) {
@@ -93,8 +93,8 @@ func (s *seat) watch() <-chan driver.Hint {
 	return hints
 }
 
-// awaitHint waits for a hint and adopts the grant in it. A hint without a grant may
-// be spurious, so it renews.
+// awaitHint waits for a hint and adopts its grant. A hint without a grant may be
+// spurious, so it renews.
 func (s *seat) awaitHint(hints <-chan driver.Hint) (g driver.Grant, told bool) {
 	s.t.Helper()
 	deadline := time.After(driver.ClaimTTL/2 + s.t.slack)

@@ -168,6 +168,7 @@ func TestServersThatFail(t *testing.T) {
 				}{
 					{"an answer is lost", lostAnswers},
 					{"they are away when it ends", away},
+					{"they record no outcome", notRecorded},
 					{"they replace their secret", replaced},
 					{"the caller is refused", refused},
 					{"they go and come", goAndCome},
@@ -292,6 +293,26 @@ func away(t *testing.T, h *host, l language) {
 	} else if took := time.Since(began); took > 2*ttl {
 		t.Errorf("of a lease of %v it said so after %v", ttl, took)
 	}
+}
+
+// notRecorded: the outcome of an attempt is not recorded at the second call either, as another
+// attempt has begun, or the store has lost the record.
+func notRecorded(t *testing.T, h *host, l language) {
+	var calls atomic.Int32
+	p := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
+		switch {
+		case call != "Finish":
+			return true
+		case calls.Add(1)%2 == 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"code":"not_found","message":"the lease has ended"}`)
+		}
+		return false
+	}))
+	p.must("kept done lost", "once forgotten-%s - result done", p.key())
+	p.must("lost", "once forgotten-too-%s - fail for-good", p.key())
 }
 
 // replaced: while the secret of servers is replaced, a renewal answers with another handle.

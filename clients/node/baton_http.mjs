@@ -54,7 +54,8 @@ async function answered(urls, access, call, fields, until = Infinity) {
     try {
       return await ask(urls, access, call, fields, Math.min(5000, Math.max(1000, (until - now()) / left)));
     } catch (e) {
-      if (e.code === "not_found" && (before || (began < until && until <= now()))) return {}; // the server before has done it, or it has expired since this began
+      // The server before has done it, or it has expired since this began. An outcome was not recorded.
+      if (e.code === "not_found" && call === "Locks/Release" && (before || (began < until && until <= now()))) return {};
       const pause = 100 + 200 * Math.random();
       if (!passing.includes(e.code) || (left === 1 && !(fields.handle && now() + pause < until))) throw e;
       if (left === 1) await sleep(pause);

@@ -100,8 +100,8 @@ final class Servers {
         for ($left = count($this->urls); ; $left = max(1, $left - 1)) {
             try { return $this->ask($call, $fields, min(5, max(1, ($until - now()) / $left))); }
             catch (Failure $e) {
-                // The server before has done it, or it has expired since this began.
-                if ($e->reason === 'not_found' && ($before || $began < $until && $until <= now())) { return []; }
+                // The server before has done it, or it has expired since this began. An outcome was not recorded.
+                if ($e->reason === 'not_found' && $call === 'Locks/Release' && ($before || $began < $until && $until <= now())) { return []; }
                 [$before, $pause] = [$e, mt_rand(100, 300) / 1000];
                 if (!in_array($e->reason, PASSING, true) || $left === 1 && !(isset($fields['handle']) && now() + $pause < $until)) { throw $e; }
                 if ($left === 1) { usleep((int) ($pause * 1e6)); }

@@ -107,8 +107,8 @@ public final class BatonHttp {
                 try {
                     return ask(call, fields, Math.min(5 * S, Math.max(S, (until - now()) / left)));
                 } catch (Baton.Failure e) {
-                    // The server before has done it, or it has expired since this began.
-                    if (e instanceof Baton.Lost && (before != null || began < until && until <= now())) return Map.of();
+                    // The server before has done it, or it has expired since this began. An outcome was not recorded.
+                    if (e instanceof Baton.Lost && call.equals("Locks/Release") && (before != null || began < until && until <= now())) return Map.of();
                     boolean again = e.code.equals("interrupted") && Thread.interrupted();
                     long pause = S / 10 + RANDOM.nextInt((int) S / 5);
                     if (!again && (!PASSING.contains(e.code) || left == 1 && !(fields.containsKey("handle") && now() + pause < until))) throw e;

@@ -23,7 +23,7 @@ var majority = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("Two: a lock needs three of five, whichever three they are. Of four servers one, as of three; and four can split their votes evenly, so Baton refuses an even number.", "两个：加锁需要五个中的三个，哪三个都行。四个节点和三个一样，只能宕机一个，而且票数可能平分，所以 Baton 拒绝偶数个节点。"),
 			text("With three down nobody gets a lock, and every attempt ends with an error.", "宕机三个之后谁都拿不到锁，每次尝试都会返回错误。"),
-			text("Servers that refuse connections cost no time; Baton asks three at the same time, and others in place of those that do not answer, so the slowest of the three that count decides.", "拒绝连接的节点不耗时间；Baton 并行请求三个节点，不应答的换成别的节点，耗时取决于算数的三个里最慢的那个。"),
+			text("Servers that refuse connections cost no time; Baton asks three at the same time, and others in place of those that do not answer, so the slowest of the three that count decides.", "拒绝连接的节点不耗时间；Baton 并行请求三个节点，不响应的换成其他节点，耗时取决于算数的三个里最慢的那个。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Tests: []string{"store/redlock: TestSilentServersDelayNobody", "store/redlock: TestMinorityIsLost", "store/redlock: TestNoSplitVotes", "open: TestRedlockURLsRefused"},
@@ -35,7 +35,7 @@ var majority = []*lab.Question{
 		Ask:   text("Redlock: what if a server restarts and has forgotten its locks?", "Redlock：某个节点重启后丢了锁数据，会怎样？"),
 		Answer: [3]lab.Text{
 			text("It gives the same lock away a second time: with two servers that never had it, that is a second majority.", "它会把同一把锁再发一次：加上另外两个本来就没有这把锁的节点，又凑成一个多数派。"),
-			text("The remedy is to let a server that restarted abstain for the longest TTL, or to write every command to disk before it is answered.", "办法是让重启的节点在最长 TTL 内不参与投票，或者每条命令先落盘再应答。"),
+			text("The remedy is to let a server that restarted abstain for the longest TTL, or to write every command to disk before it is answered.", "办法是让重启的节点在最长 TTL 内不参与投票，或者每条命令先落盘再响应。"),
 			text("Baton counts no vote of a server that started less than longest-ttl ago, unless the URL says durable=true.", "启动时间还不到 longest-ttl 的节点，Baton 不计它的票，除非 URL 里写了 durable=true。"),
 		},
 		Needs: []lab.Server{lab.Redis},
@@ -100,7 +100,7 @@ func redlockDown(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 	var bars []lab.ChartBar
-	t := r.Table(text("servers down", "宕机节点"), text("SET NX PX: votes", "SET NX PX：得票"), text("Baton", "Baton"), text("the answer took", "答复耗时"))
+	t := r.Table(text("servers down", "宕机节点"), text("SET NX PX: votes", "SET NX PX：得票"), text("Baton", "Baton"), text("the answer took", "响应耗时"))
 	for down := range 4 {
 		if down > 0 {
 			nodes[down-1].Kill()

@@ -49,8 +49,8 @@ var redis = []*lab.Question{
 		Topic: lab.OneServer,
 		Ask:   text("Redis fails over: can two clients hold the same lock?", "Redis 主从切换时，两个客户端会同时持有同一把锁吗？"),
 		Answer: [3]lab.Text{
-			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、副本得知之前就可能宕机。"),
-			text("The replica is promoted, does not know the lock, and grants it again; WAIT alone makes that rarer. Baton prevents it with replicas=all in the URL.", "副本被提升为主节点，并不知道这把锁，于是再次授予；单靠 WAIT 只能降低概率；在 URL 里加上 replicas=all，Baton 就能避免。"),
+			text("Yes: replication is asynchronous, so the primary can die after it granted the lock and before its replica heard of it.", "会：复制是异步的，主节点授予锁之后、从节点得知之前就可能宕机。"),
+			text("The replica is promoted, does not know the lock, and grants it again; WAIT alone makes that rarer. Baton prevents it with replicas=all in the URL.", "从节点被提升为主节点，并不知道这把锁，于是再次授予；单靠 WAIT 只能降低概率；在 URL 里加上 replicas=all，Baton 就能避免。"),
 			text("Baton's tokens rise all the same if the clocks of the servers agree and only one primary grants, so a resource that checks the token refuses the late write.", "只要各服务器时钟一致，而且没有脑裂（同一时刻只有一个主节点在授予锁），Baton 的栅栏令牌仍然递增，检查令牌的资源会拒绝迟到的写入。"),
 		},
 		Needs: []lab.Server{lab.Redis},
@@ -67,7 +67,7 @@ var redis = []*lab.Question{
 		Answer: [3]lab.Text{
 			text("It is refused by its own lock, and waits until that expires.", "它被自己的锁挡住，只能等到锁过期。"),
 			text("It cannot tell its lock from that of another, unless it looks at the value and the value says who asked.", "它分不清是自己的锁还是别人的锁，除非 value 说明是谁加的，而且它去看了。"),
-			text("Each acquisition of Baton has an ID: asked again with the same ID, the store answers that it is granted. On ZooKeeper the name of the node has the ID, as with Curator.", "Baton 的每次获取都有 ID：用同一个 ID 再问，存储会回答已经授予。在 ZooKeeper 上，节点名里带着这个 ID，与 Curator 一样。"),
+			text("Each acquisition of Baton has an ID: asked again with the same ID, the store answers that it is granted. On ZooKeeper the name of the node has the ID, as with Curator.", "Baton 的每次获取都有 ID：用同一个 ID 再问，存储会响应“已经授予”。在 ZooKeeper 上，节点名里带着这个 ID，与 Curator 一样。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Tests: []string{
@@ -244,14 +244,14 @@ func failover(ctx context.Context, r *lab.Run) error {
 	if err != nil {
 		return err
 	}
-	primary, replica := r.Lane(text("primary", "主节点")), r.Lane(text("replica", "副本"))
+	primary, replica := r.Lane(text("primary", "主节点")), r.Lane(text("replica", "从节点"))
 	laneA, laneB := r.Lane(text("A", "A")), r.Lane(text("B", "B"))
 	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, with guard", "库存，带守卫"))
 	r.Start()
 
 	// What the primary sends to its replica is lost from now on, as when it dies with it unsent.
 	primary.Begin(lab.Works, text("primary", "主节点"))
-	replica.Begin(lab.Works, text("replica", "副本"))
+	replica.Begin(lab.Works, text("replica", "从节点"))
 	for _, p := range proxies {
 		p.SwallowOf(func(first []byte) bool { return bytes.HasPrefix(first, []byte("*1\r\n$4\r\nPING")) })
 	}
@@ -268,7 +268,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 	refusedSafe := refuses(ctx, safe, "safe")
 	set.Primary.Kill()
 	died := r.Since()
-	primary.Mark(lab.Crashed, text("before the replica heard of A", "副本还不知道 A"))
+	primary.Mark(lab.Crashed, text("before the replica heard of A", "从节点还不知道 A"))
 	primary.Begin(lab.Down, lab.Text{})
 	laneB.Begin(lab.Waits, lab.Text{})
 	set.AwaitFailover(r.Site)
@@ -330,7 +330,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 	t := r.Table(text("way", "方式"), text("A asks the old primary", "A 向旧主节点加锁"), text("B asks the new one", "B 向新主节点加锁"))
 	t.Add("SET NX PX", granted(naiveA), granted(naiveB))
 	t.Add("Baton, replicas=0", lab.Textf("granted, token %d", "获得，令牌 %d", a.Token()), lab.Textf("granted, token %d", "获得，令牌 %d", b.Token()))
-	t.Add("Baton, replicas=all", text("refused: the replica does not have it", "拒绝：副本上没有"), lab.Textf("granted, token %d", "获得，令牌 %d", safeB.Token()))
+	t.Add("Baton, replicas=all", text("refused: the replica does not have it", "拒绝：从节点上没有"), lab.Textf("granted, token %d", "获得，令牌 %d", safeB.Token()))
 	t = r.Table(text("the stock", "库存"), text("late write of A", "A 迟到的写入"), text("value afterwards", "之后的值"))
 	t.Add(text("without a token", "不查令牌"), text("accepted", "接受"), bareHas)
 	t.Add(text("with the guard", "带守卫"), text("refused", "拒绝"), guardedHas)
@@ -342,7 +342,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 			naiveA, naiveB, a.Token(), believes, b.Token(), bareHas, guardedHas, refused, lost)
 	}
 	r.Say("B got the lock of A %d ms after the primary died, although the TTL of A was 60 s. The token of B is the higher one: the guard refused the late write of A, and the stock without a guard lost the write of B. With replicas=all A did not get the lock, because the replica did not have it.",
-		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：守卫拒绝了 A 迟到的写入；没有守卫的库存丢掉了 B 的写入。用 replicas=all 时 A 没有拿到锁，因为副本上没有它。", after.Milliseconds())
+		"A 的 TTL 是 60 s，但主节点宕机 %d ms 之后 B 就拿到了 A 的锁。B 的令牌更大：守卫拒绝了 A 迟到的写入；没有守卫的库存丢掉了 B 的写入。用 replicas=all 时 A 没有拿到锁，因为从节点上没有它。", after.Milliseconds())
 	return nil
 }
 

@@ -25,8 +25,8 @@ var split = []*lab.Question{
 		Ask:   text("Redis split brain: the old primary is cut off and lives on. What do WAIT and min-replicas-to-write change?", "Redis 脑裂：旧主节点被隔离却还活着，WAIT 和 min-replicas-to-write 有什么用？"),
 		Answer: [3]lab.Text{
 			text("Two primaries grant the same lock, one to each side; what the old one acknowledged since the cut is gone when it follows the new one.", "两个主节点各自把同一把锁授予一边；隔离之后旧主节点确认过的写入，等它跟随新主节点就全部丢失。"),
-			text("WAIT 1 says that no replica has the lock, and the lock stays there all the same. With min-replicas-to-write 1 and min-replicas-max-lag the old primary refuses all writes, but only after that lag: until then it grants.", "WAIT 1 会告诉你没有副本收到这把锁，但锁仍然留在旧主节点上。min-replicas-to-write 1 配合 min-replicas-max-lag，旧主节点会拒绝所有写入，但要等超过这个延迟；在那之前它照样授予。"),
-			text("Fencing refuses the late write of the older grant. It is no help against what the old primary grants after the new one: that token is the higher one, and only min-replicas-to-write, or waiting for replicas (replicas=1), prevents it.", "栅栏令牌会拒绝先授予者迟到的写入。但旧主节点在新主节点之后再授予的锁，令牌反而更大，栅栏挡不住，只有 min-replicas-to-write，或者等待副本确认（replicas=1），才能防止。"),
+			text("WAIT 1 says that no replica has the lock, and the lock stays there all the same. With min-replicas-to-write 1 and min-replicas-max-lag the old primary refuses all writes, but only after that lag: until then it grants.", "WAIT 1 会告诉你没有从节点收到这把锁，但锁仍然留在旧主节点上。min-replicas-to-write 1 配合 min-replicas-max-lag，旧主节点会拒绝所有写入，但要等超过这个延迟；在那之前它照样授予。"),
+			text("Fencing refuses the late write of the older grant. It is no help against what the old primary grants after the new one: that token is the higher one, and only min-replicas-to-write, or waiting for replicas (replicas=1), prevents it.", "栅栏令牌会拒绝先授予者迟到的写入。但旧主节点在新主节点之后再授予的锁，令牌反而更大，栅栏挡不住，只有 min-replicas-to-write，或者等待从节点确认（replicas=1），才能防止。"),
 		},
 		Needs: []lab.Server{lab.Redis},
 		Tests: []string{

@@ -44,8 +44,8 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	flag.Parse()
-	if f := flag.Lookup("test.parallel"); len(f.Value.String()) == 1 { // the tests wait for most of their time
-		_ = f.Value.Set("16") // it is a number
+	if f := flag.Lookup("test.parallel"); os.Getenv("BATON_LONG") != "1" && len(f.Value.String()) == 1 {
+		_ = f.Value.Set("16") // they wait for most of their time, those in long tests, with JVMs, do not
 	}
 	code := m.Run()
 	_ = os.RemoveAll(built)

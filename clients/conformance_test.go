@@ -355,19 +355,6 @@ func broken(t *testing.T, s store) {
 	}
 }
 
-// awaitLoss returns once check says that the lock is lost.
-func (p *process) awaitLoss() {
-	p.t.Helper()
-	for late := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
-		p.send("check")
-		if got := p.answer(); strings.HasPrefix(got, "lost ") {
-			return
-		} else if time.Now().After(late) {
-			p.t.Fatalf("%s: after the loss check answers %q", p.l.name, got)
-		}
-	}
-}
-
 // outlast lets another host wait for the locks of holders, calls happen, and sees that no
 // lock is granted to it before the time that check has told its holder is over.
 func outlast(t *testing.T, holders []*process, elsewhere *host, happen func()) {

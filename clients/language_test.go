@@ -342,3 +342,16 @@ func (p *process) promise() time.Time {
 	}
 	return asked.Add(left)
 }
+
+// awaitLoss returns once check says that the lock is lost.
+func (p *process) awaitLoss() {
+	p.t.Helper()
+	for late := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		p.send("check")
+		if got := p.answer(); strings.HasPrefix(got, "lost ") {
+			return
+		} else if time.Now().After(late) {
+			p.t.Fatalf("%s: after the loss check answers %q", p.l.name, got)
+		}
+	}
+}

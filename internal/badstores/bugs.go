@@ -1,7 +1,6 @@
-// Package badstores holds stores that are wrong: each has one bug that real lock
-// services have had or that their authors nearly wrote. The tests of package
-// drivertest prove that the contract catches every one of them, by the case
-// that is there for it; a contract that nothing fails proves nothing.
+// Package badstores holds wrong stores: each has one bug that real lock services have had
+// or that their authors nearly wrote. The tests of package drivertest prove that for
+// every bug the case for it fails; a contract that nothing fails proves nothing.
 package badstores
 
 // A Bug is one mistake. The zero Bug is none: that store is right.

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// Depend begins a transaction that depends on what c holds, as InTx of the SQL
-// stores has it: until end is called, nothing ends the claim or makes it less.
+// Depend begins a transaction that depends on what c holds, like InTx of the SQL stores:
+// until end is called, nothing ends or reduces the claim.
 func (s *Store) Depend(c driver.Claim) (end func() error, err error) {
 	var l *lock
 	if s.bug == DependsOnTheDead {
@@ -35,8 +35,8 @@ func (s *Store) Depend(c driver.Claim) (end func() error, err error) {
 	}, nil
 }
 
-// enterAfter is enter when no transaction depends on what the ID holds, or, without
-// an ID, on what anybody holds. It is to be left even if it fails.
+// enterAfter is enter, after the transactions that depend on what the ID holds or,
+// without an ID, on any holder. The caller must leave even after an error.
 func (s *Store) enterAfter(ctx context.Context, key, id string) (*lock, error) {
 	for {
 		l := s.enter(key)
@@ -59,7 +59,7 @@ func (s *Store) enterAfter(ctx context.Context, key, id string) (*lock, error) {
 	}
 }
 
-// enterTo is enterAfter, unless the bug is that it does not wait.
+// enterTo is enterAfter. With the given bug it does not wait.
 func (s *Store) enterTo(ctx context.Context, bug Bug, key, id string) (*lock, error) {
 	if s.bug == bug {
 		return s.enter(key), nil

@@ -100,7 +100,7 @@ func (s *Store) Break(ctx context.Context, key string, grants ...string) (int, e
 	meant := func(c *claim) bool { return c.held && driver.Among(s.grantOf(c), grants) }
 	if s.bug == LooksThenBreaks && slices.ContainsFunc(l.claims, meant) {
 		s.mu.Unlock()
-		time.Sleep(time.Millisecond / 4) // a release and a grant fit in
+		time.Sleep(time.Millisecond / 4) // time for a release and a grant
 		s.mu.Lock()
 		meant = func(c *claim) bool { return c.held }
 	}

@@ -62,7 +62,7 @@ const (
 	OverridesAfterEnd     Bug = "sets an override although the caller has gone"
 )
 
-// LimitsCaughtBy names the case that is there for each bug.
+// LimitsCaughtBy names, for every bug, the case that must catch it.
 var LimitsCaughtBy = map[Bug]string{
 	ListsWhatRemains:     "list shows what was taken",
 	ListConsumes:         "list shows what was taken",
@@ -236,7 +236,7 @@ func (s *Limits) now(r *rate.Request) int64 {
 	now := r.Now
 	if now == 0 {
 		now = time.Now().UnixMicro()
-		if s.bug == CallersClock { // that of every other caller is slow
+		if s.bug == CallersClock { // the clock of every other caller is slow
 			s.asked++
 			now -= s.asked % 2 * time.Second.Microseconds()
 		}
@@ -276,7 +276,7 @@ func (s *Limits) load(r *rate.Request, now int64) []rate.State {
 	return states
 }
 
-// spoil does to the states what a decision must not do.
+// spoil changes the states as a decision must not.
 func (s *Limits) spoil(r *rate.Request, states []rate.State, d limits.Taken, now int64) {
 	for i, l := range r.Limits {
 		cost := r.Takes[i].Cost

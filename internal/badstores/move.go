@@ -42,7 +42,7 @@ func (s *Store) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.Gr
 	return grants, nil
 }
 
-// others lets others have their turn, if the store grants several in turn.
+// others lets other requests run meanwhile, if the bug is to grant several in turn.
 func (s *Store) others() {
 	if s.bug == TogetherInTurn {
 		time.Sleep(time.Millisecond)

@@ -10,7 +10,7 @@ import (
 )
 
 type keptOverride struct {
-	limits.Override // Left is what it was set for
+	limits.Override // Left is the time from when it was set
 	until           time.Time
 }
 

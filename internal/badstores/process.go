@@ -8,13 +8,13 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Process is the store as one process has it.
+// A Process is the store as one process sees it.
 type Process struct {
 	*Store
 	number int
 }
 
-// In returns the store as the process of that number has it.
+// In returns the store for the process of that number.
 func (s *Store) In(number int) *Process { return &Process{s, number} }
 
 // Acquire implements driver.Locks, for process 0.
@@ -59,7 +59,7 @@ func (p *Process) AcquireAll(ctx context.Context, r []driver.Request) ([]driver.
 	return p.Store.AcquireAll(ctx, r) // as process 0
 }
 
-// isOthers reports whether another process has made a claim that stands.
+// isOthers reports whether a claim stands that another process made.
 func (p *Process) isOthers(r driver.Claim) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Process) isOthers(r driver.Claim) bool {
 	return c != nil && c.process != p.number
 }
 
-// goesAway notes that this process has renewed a claim of another one.
+// goesAway notes that this process renewed another one's claim.
 func (p *Process) goesAway(r driver.Claim) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -80,7 +80,7 @@ func (p *Process) goesAway(r driver.Claim) {
 	}
 }
 
-// sweep removes the claims of a process that have been away.
+// sweep removes the claims of a process that were renewed elsewhere.
 func (s *Store) sweep(l *lock, process int) {
 	if s.bug == SweepsReturned {
 		l.claims = slices.DeleteFunc(l.claims, func(c *claim) bool { return c.process == process && c.away })
@@ -102,7 +102,7 @@ func (s *Store) overlooks(c *claim) bool {
 	return false
 }
 
-// revived brings back what another process has released.
+// revived restores what another process has released.
 func (s *Store) revived(l *lock, r driver.Request, process int) *claim {
 	if s.bug != RevivesForOthers || !r.Retry {
 		return nil

@@ -52,7 +52,7 @@ const (
 	ListsAfterEnd         Bug = "lists although the caller has gone"
 )
 
-// RecordsCaughtBy names the case that is there for each bug.
+// RecordsCaughtBy names, for every bug, the case that must catch it.
 var RecordsCaughtBy = map[Bug]string{
 	FinishesAnyToken:      "a higher token supersedes",
 	BeginsAnyToken:        "a higher token supersedes",
@@ -262,7 +262,7 @@ func (s *Records) ListRecords(ctx context.Context, prefix string) iter.Seq2[driv
 	}
 }
 
-// act reads, acts and writes; apart leaves time between reading and acting.
+// act reads, acts and writes. apart leaves time between reading and acting.
 func (s *Records) act(ctx context.Context, key string, apart bool, f func(*record.State, int64) (bool, error)) (driver.Record, error) {
 	if err := ctx.Err(); err != nil && s.bug != RecordsAfterEnd {
 		return driver.Record{}, err

@@ -19,7 +19,7 @@ func (s *Store) heldError(key string, l *lock) error {
 	return e
 }
 
-// full is the refusal of a request that may not wait. Nil lets it wait.
+// full refuses a request that may not wait. Nil lets it wait.
 func (s *Store) full(l *lock, r driver.Request) error {
 	holders, waiters := l.split()
 	n := len(waiters)

@@ -13,9 +13,8 @@ import (
 	"github.com/batonhq/baton/internal/quorum"
 )
 
-// Store is a slow and plain store in memory, with one bug. Without a bug it
-// passes the contract, which proves that a case is failed by the bug and not
-// by the rest.
+// Store is a simple and slow store in memory, with one bug. Without a bug it passes the
+// contract, which proves that a case fails because of the bug.
 type Store struct {
 	bug Bug
 
@@ -27,7 +26,7 @@ type Store struct {
 	keys    map[string]*lock
 	last    int64 // the counter of tokens and tickets
 	watches map[*watch]bool
-	due     []func() // to be called when the mutex is free
+	due     []func() // called when the mutex is free
 }
 
 type lock struct {
@@ -35,19 +34,19 @@ type lock struct {
 	last   int64    // the counter of a store that counts per key
 	broken []*claim
 	left   []*claim // released
-	dead   int      // waiters that have expired
+	dead   int      // expired waiters
 }
 
 type claim struct {
 	driver.Claim
 	held          bool
-	renewed       bool // since it holds
+	renewed       bool // since the grant
 	ticket, token int64
 	ttl           time.Duration
 	since, end    time.Time
-	process       int           // that made it
+	process       int           // the process that made it
 	away          bool          // another process has renewed it
-	transaction   chan struct{} // that depends on it, closed at its end; nil: there is none
+	transaction   chan struct{} // the transaction that depends on it, closed at its end; nil: none
 }
 
 // New returns an empty store.
@@ -95,8 +94,8 @@ func (s *Store) Delete(key string) {
 	delete(s.keys, key)
 }
 
-// enter locks the store and returns the key's state, without those who have
-// ended; leave is its end.
+// enter locks the store and returns the key's state, without ended claims. leave unlocks
+// it.
 func (s *Store) enter(key string) *lock {
 	s.mu.Lock()
 	switch s.bug {
@@ -183,7 +182,7 @@ func (s *Store) fits(l *lock, r driver.Claim) bool {
 	return used <= r.Capacity || len(holders) == 0
 }
 
-// expire removes who has ended.
+// expire removes ended claims.
 func (s *Store) expire(l *lock) {
 	now := time.Now()
 	shared := false
@@ -196,7 +195,7 @@ func (s *Store) expire(l *lock) {
 			return false
 		case c.transaction != nil:
 			return false
-		case s.bug == RenewsTheDead && c.held: // it is gone when another one asks
+		case s.bug == RenewsTheDead && c.held: // it is gone when another process asks
 			return false
 		}
 		if !c.held && !c.end.After(now) {
@@ -206,17 +205,17 @@ func (s *Store) expire(l *lock) {
 	})
 }
 
-// settle grants those who fit since others have ended.
+// settle grants to those who fit now.
 func (s *Store) settle(l *lock) {
 	switch s.bug {
 	case WaitsForRelease:
-	case Barges, BargesAfterExpiry: // left to the waiter's next look
+	case Barges, BargesAfterExpiry: // the waiter looks for itself later
 	default:
 		s.advance(l)
 	}
 }
 
-// advance grants from the head of the queue what fits.
+// advance grants what fits, from the head of the queue.
 func (s *Store) advance(l *lock) {
 	for {
 		_, waiters := l.split()
@@ -254,7 +253,6 @@ func (s *Store) advance(l *lock) {
 	}
 }
 
-// hold puts c behind the holders and before the waiters.
 func (s *Store) hold(l *lock, c *claim, ttl time.Duration) {
 	l.remove(c)
 	holders, _ := l.split()

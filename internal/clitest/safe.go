@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// KeepsSecrets gives a command the URL of a store where something else is expected: as every
-// argument and as every flag's value. run runs the command, and returns all that it prints.
+// KeepsSecrets gives a command the URL of a store in place of every argument and every
+// flag's value. run runs the command and returns all that it prints.
 func KeepsSecrets(t *testing.T, command *cobra.Command, run func(t *testing.T, args ...string) string) {
 	const secret = "xq7Zk9"
 	urls := []string{
@@ -54,7 +54,8 @@ func KeepsSecrets(t *testing.T, command *cobra.Command, run func(t *testing.T, a
 	})
 }
 
-// Obeyed finds in a text what a terminal would obey or not show as it is, or says "".
+// Obeyed returns the first part of a text that a terminal would obey or not show
+// unchanged, or "".
 func Obeyed(text string) string {
 	for i, r := range text {
 		if r != '\n' && !unicode.IsPrint(r) || r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd") {

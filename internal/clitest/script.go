@@ -1,7 +1,7 @@
 //go:build unix
 
-// Package clitest is for the tests of the commands baton and baton-lab: it runs scripts, and
-// looks whether what a command prints is safe.
+// Package clitest is for the tests of the commands baton and baton-lab: it runs scripts,
+// and checks that the output is safe.
 package clitest
 
 import (
@@ -24,21 +24,22 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// Main runs the tests of a package, or, in a process that a script starts, the command of
-// that name.
+// Main runs the tests of a package. In a process that a script starts, it runs the
+// command of that name.
 func Main(m *testing.M, commands map[string]func()) {
 	// Programs with the race detector sleep for a second before they end.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// Under nohup HUP is ignored, and every child would inherit that. What is caught here
-	// is as usual in the children; those that are a command begin here, too.
+	// Under nohup HUP is ignored, and every child inherits that. A signal that is caught
+	// here has its default action in the children; those that are a command begin here,
+	// too.
 	if commands[filepath.Base(os.Args[0])] == nil && signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	}
 	testscript.Main(m, commands)
 }
 
-// Scripts runs each script of a folder as a test. Beside the commands of testscript, and those in
-// more, a script may use
+// Scripts runs each script of a folder as a test. Besides the commands of testscript and
+// those in more, a script may use
 //
 //	exits CODE PROGRAM ARG…   run a program and demand its exit code
 //	start NAME PROGRAM ARG…   start one in the background; what it prints goes to NAME.out and NAME.err
@@ -61,7 +62,7 @@ func Scripts(t *testing.T, dir string, setup func(*testscript.Env) error, more m
 		Dir:                dir,
 		RequireUniqueNames: true,
 		Setup: func(env *testscript.Env) error {
-			if err := os.Chmod(env.WorkDir, 0o755); err != nil { // whatever the umask is: an agent looks at it
+			if err := os.Chmod(env.WorkDir, 0o755); err != nil { // whatever the umask: an agent looks at it
 				return err
 			}
 			env.Setenv("HOME", filepath.Join(env.WorkDir, "home"))
@@ -77,8 +78,7 @@ func Scripts(t *testing.T, dir string, setup func(*testscript.Env) error, more m
 	})
 }
 
-// Patience bounds every wait. Nothing takes nearly that long on an idle
-// machine.
+// Patience bounds every wait. Nothing takes nearly that long on an idle machine.
 const Patience = 30 * time.Second
 
 func exits(ts *testscript.TestScript, neg bool, args []string) {
@@ -144,11 +144,10 @@ func start(ts *testscript.TestScript, neg bool, args []string) {
 	go func() { p.done <- cmd.Wait() }()
 	ts.Value(programs{}).(map[string]*program)[args[0]] = p
 	ts.Defer(func() {
-		_ = cmd.Process.Kill() // ended already, in a script that passed
+		_ = cmd.Process.Kill() // it has ended, in a script that passed
 	})
 }
 
-// Signals are those that a script may name.
 var Signals = map[string]syscall.Signal{
 	"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "HUP": syscall.SIGHUP, "QUIT": syscall.SIGQUIT,
 	"USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2, "WINCH": syscall.SIGWINCH,
@@ -193,7 +192,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	want := regexp.MustCompile("(?m)" + args[1])
 	var text []byte
 	Eventually(ts, func() bool {
-		text, _ = os.ReadFile(ts.MkAbs(args[0])) // may not be there yet
+		text, _ = os.ReadFile(ts.MkAbs(args[0])) // the file may not exist yet
 		return want.Match(text) != neg
 	}, func() {
 		base, _, _ := strings.Cut(args[0], ".")
@@ -224,8 +223,7 @@ func running(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// Runs reports whether a process exists and is not merely waiting to be
-// collected.
+// Runs reports whether a process exists, and has not ended uncollected.
 func Runs(pid int) bool {
 	if errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
 		return false
@@ -239,7 +237,8 @@ func Runs(pid int) bool {
 	return !strings.HasPrefix(fields, "Z") || len(threads) > 1
 }
 
-// Eventually waits until something has happened, and calls late when that has taken too long.
+// Eventually waits until happened is true, and calls late if that takes longer than
+// Patience.
 func Eventually(ts *testscript.TestScript, happened func() bool, late func()) {
 	deadline := time.After(Patience)
 	look := time.NewTicker(5 * time.Millisecond)

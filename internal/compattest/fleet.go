@@ -20,22 +20,22 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// TTL is how long the lock of a killed program lasts. A program that stands still for as long
+// TTL is how long the lock of a killed program lasts. A program that pauses that long
 // inside of the section breaks the exclusion, as it may.
 const TTL = 3 * time.Second
 
-// Kills is how many programs the tests of fleets kill.
+// Kills is how many programs a test of Fleet kills.
 var Kills = flag.Int("kills", 10, "how many programs TestFleet kills")
 
-// A Lock locks, and returns what unlocks. It waits as long as it takes.
+// A Lock locks, and returns the function that unlocks. It waits as long as necessary.
 type Lock func(ctx context.Context) (unlock func() error, err error)
 
-// A Kind makes the lock of a key on servers, as one library does.
+// A Kind makes the lock of a key on servers by one library.
 type Kind func(addrs []string, key string) (Lock, error)
 
 const env = "BATON_COMPATTEST"
 
-// Main is called by TestMain. It returns unless this process is one of the programs of Fleet.
+// Main is called by TestMain. It returns unless this process is a program of Fleet.
 func Main(kinds map[string]Kind) {
 	kind := os.Getenv(env)
 	if kind == "" {
@@ -63,7 +63,7 @@ func program(make Kind, kind string, addrs []string, key, dir string) error {
 	for ctx.Err() == nil {
 		unlock, err := lock(ctx)
 		if ctx.Err() != nil {
-			return nil // what it may have got ends with the TTL
+			return nil // a lock that it may have got ends with the TTL
 		}
 		if err != nil {
 			return err
@@ -74,13 +74,13 @@ func program(make Kind, kind string, addrs []string, key, dir string) error {
 		if err := unlock(); err != nil {
 			return fmt.Errorf("unlock: %w", err)
 		}
-		<-time.After(5 * time.Millisecond) // who polls finds the lock free now and then
+		<-time.After(5 * time.Millisecond) // others that poll must find the lock free sometimes
 	}
 	return nil
 }
 
-// section notes that a program of the kind was inside, and whether another one was: the
-// kernel unlocks the file of a program that is killed.
+// section notes that a program of the kind was inside, and whether another one was. The
+// kernel unlocks the file of a killed program.
 func section(dir, kind string) error {
 	file, err := os.OpenFile(filepath.Join(dir, "inside"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -94,7 +94,7 @@ func section(dir, kind string) error {
 	return note(dir, "entered", kind)
 }
 
-// note adds a line to a file. The system writes it as a whole.
+// note appends a line to a file. The system writes it as a whole.
 func note(dir, name, line string) error {
 	file, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -104,8 +104,9 @@ func note(dir, name, line string) error {
 	return errors.Join(err, file.Close())
 }
 
-// Fleet starts two programs of each kind of those that Main has, kills one after the other and starts it again, until
-// there were so many kills and each kind was inside as often. It returns what is wrong.
+// Fleet starts two programs of each of the kinds, which Main knows. It kills one after
+// the other and starts it again, until that many were killed and each kind was inside as
+// often. It returns what is wrong.
 func Fleet(t *testing.T, kinds, addrs []string, kills int) (wrong []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -165,7 +166,7 @@ func Fleet(t *testing.T, kinds, addrs []string, kills int) (wrong []string) {
 		}
 		<-time.After(time.Duration(100+rand.IntN(200)) * time.Millisecond) // at any moment
 		if killed == kills {
-			continue // who was not inside often enough gets its turn
+			continue // a kind that was inside too rarely gets its turn
 		}
 		victim := rand.IntN(len(all))
 		if err := all[victim].cmd.Process.Kill(); err != nil {

@@ -1,6 +1,7 @@
-// Package compattest tests packages of compat, which have the names of another library: that
-// they have them all, that what was written for the other one compiles and runs with another
-// import, and that programs of both exclude each other while they are killed.
+// Package compattest tests the packages of compat, which have the names of another
+// library: that no name is missing, that code for the other library compiles and runs
+// with the changed import, and that programs of both exclude each other while they are
+// killed.
 package compattest
 
 import (
@@ -22,11 +23,10 @@ import (
 // A Library is another library, and the package that has its names.
 type Library struct {
 	Path    string // of its imports: "github.com/bsm/redislock"
-	Ours    string // what stands in its place
+	Ours    string // the import that replaces it
 	Package string // the folder of ours
 }
 
-// folder is where the other library is.
 func (l Library) folder(t *testing.T) string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", l.Path).Output()
@@ -46,7 +46,7 @@ func (l Library) Read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// Block returns the first block of Go in a page of the other library, as a program.
+// Block returns the first Go block in a page of the other library, as a program.
 func (l Library) Block(t *testing.T, page string) string {
 	t.Helper()
 	blocks := pagecode.Blocks(l.Read(t, page), "go")
@@ -60,8 +60,8 @@ func (l Library) Block(t *testing.T, page string) string {
 	return text
 }
 
-// Compiles checks a program of the other library with only its imports changed, and what
-// stands in pairs in replace.
+// Compiles checks a program of the other library with changed imports. replace has pairs
+// of further changes.
 func (l Library) Compiles(t *testing.T, program string, replace ...string) {
 	t.Helper()
 	if out, err := exec.Command("go", "vet", l.changed(t, "main.go", program, replace)).CombinedOutput(); err != nil {
@@ -69,7 +69,7 @@ func (l Library) Compiles(t *testing.T, program string, replace ...string) {
 	}
 }
 
-// Runs runs the examples in a file of tests of the other library in the same way.
+// Runs runs the examples of a test file of the other library, changed likewise.
 func (l Library) Runs(t *testing.T, file, text string, replace ...string) {
 	t.Helper()
 	out, err := exec.Command("go", "test", "-count=1", "-vet=off", "-v", "-run=Example", l.changed(t, file, text, replace)).CombinedOutput()
@@ -78,7 +78,7 @@ func (l Library) Runs(t *testing.T, file, text string, replace ...string) {
 	}
 }
 
-// RunsProgram runs a program of the other library in the same way.
+// RunsProgram runs a program of the other library, changed likewise.
 func (l Library) RunsProgram(t *testing.T, program string, replace ...string) {
 	t.Helper()
 	if out, err := exec.Command("go", "run", l.changed(t, "main.go", program, replace)).CombinedOutput(); err != nil {
@@ -86,7 +86,7 @@ func (l Library) RunsProgram(t *testing.T, program string, replace ...string) {
 	}
 }
 
-// changed writes a file into a folder of the module that no pattern matches.
+// changed writes a file into a folder of the module that no package pattern matches.
 func (l Library) changed(t *testing.T, name, text string, replace []string) (folder string) {
 	t.Helper()
 	changed := strings.NewReplacer(append([]string{`"` + l.Path, `"` + l.Ours}, replace...)...).Replace(text)
@@ -104,7 +104,8 @@ func (l Library) changed(t *testing.T, name, text string, replace []string) (fol
 	return "./" + dir
 }
 
-// HasAllNames compares all exported names and signatures. The other library has at least so many.
+// HasAllNames compares all exported names and signatures. The other library must have at
+// least this many.
 func (l Library) HasAllNames(t *testing.T, least int) {
 	t.Helper()
 	theirs, ours := exported(t, l.folder(t)), exported(t, l.Package)

@@ -1,6 +1,6 @@
-// Package faultproxy is a TCP proxy that breaks connections on command, for
-// tests: it delays, slices, holds back, swallows, forgets, cuts, refuses, and loses
-// exactly the answer to one request.
+// Package faultproxy is a TCP proxy for tests that breaks connections on command: it
+// delays, slices, holds back, swallows, cuts, refuses, and loses exactly the answer to
+// one request.
 package faultproxy
 
 import (
@@ -13,7 +13,6 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Direction is one of the two ways through the proxy.
 type Direction int
 
 const (
@@ -21,9 +20,8 @@ const (
 	ToClient
 )
 
-// Proxy forwards connections to its target. A fault is in effect when the method that
-// asks for it returns, for open connections and for new ones. All methods are safe for
-// concurrent use.
+// Proxy forwards connections to its target. A fault is in effect when its method returns,
+// for open and for new connections. All methods are safe for concurrent use.
 type Proxy struct {
 	// Addr is where the proxy listens: "127.0.0.1:port".
 	Addr string
@@ -37,17 +35,17 @@ type Proxy struct {
 	conns    map[*conn]struct{}
 	rules    [2]rule
 	rewrite  [2]func([]byte) []byte
-	lost     func([]byte) bool // selects connections of which everything is swallowed
-	only     func([]byte) bool // selects connections that rules and Cut concern; nil: all
+	lost     func([]byte) bool // selects connections that lose everything
+	only     func([]byte) bool // selects connections that rules and Cut affect; nil: all
 	changed  chan struct{}     // closed and replaced when rules change
 	traps    []*trap
 	closed   bool
 }
 
-// rule is what happens to the bytes of one direction.
+// rule is the treatment of one direction.
 type rule struct {
 	delay time.Duration
-	slice int // at most this many bytes at once; 0: as they come
+	slice int // at most this many bytes at once; 0: unchanged
 	mode  mode
 }
 
@@ -62,12 +60,12 @@ const (
 // trap waits for one request.
 type trap struct {
 	match   func([]byte) bool
-	forward bool // the request reaches the server
-	healed  bool // it must not be set again; under Proxy.mu
+	forward bool // let the request reach the server
+	healed  bool // never set it again; under Proxy.mu
 	sprung  chan struct{}
 }
 
-// New starts a proxy to target, which ends with the test.
+// New starts a proxy to target. It ends with the test.
 func New(t testserver.TB, target string) *Proxy {
 	t.Helper()
 	p := &Proxy{t: t, target: target, conns: make(map[*conn]struct{}), changed: make(chan struct{})}
@@ -101,15 +99,15 @@ func (p *Proxy) Retarget(target string) {
 	p.target = target
 }
 
-// Conns returns how many connections are open.
+// Conns returns the number of open connections.
 func (p *Proxy) Conns() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-// Delay makes everything that goes in the direction take d longer. It keeps
-// the order and does not limit the rate.
+// Delay adds d to the latency of the direction. It keeps the order and does not limit the
+// rate.
 func (p *Proxy) Delay(dir Direction, d time.Duration) {
 	p.change(func() { p.rules[dir].delay = d })
 }
@@ -117,53 +115,51 @@ func (p *Proxy) Delay(dir Direction, d time.Duration) {
 // sliceGap lets a receiver read a slice before the next one comes.
 const sliceGap = time.Millisecond
 
-// Slice makes what goes in the direction arrive at most n bytes at once, and a
-// millisecond apart: the reader gets messages in pieces, and soon the end of one
-// together with the beginning of the next.
+// Slice delivers at most n bytes of the direction at once, a millisecond apart: the
+// reader gets messages in pieces, and some ends together with the next beginning.
 func (p *Proxy) Slice(dir Direction, n int) {
 	p.change(func() { p.rules[dir].slice = n })
 }
 
-// Rewrite lets f change what goes in the direction, for servers that tell where they or
-// others are. f is given what was read at once. Heal does not end it.
+// Rewrite lets f change what goes in the direction, for servers that tell addresses. f
+// gets what was read at once. Heal does not end it.
 func (p *Proxy) Rewrite(dir Direction, f func([]byte) []byte) {
 	p.change(func() { p.rewrite[dir] = f })
 }
 
-// Hold keeps back everything that goes in the direction, including the end of a
-// connection, and delivers it on Heal: a partition that heals while TCP still tries.
+// Hold keeps back everything in the direction, including the end of a connection, and
+// delivers it on Heal: a partition that heals while TCP still tries.
 func (p *Proxy) Hold(dir Direction) {
 	p.change(func() { p.rules[dir].mode = hold })
 }
 
-// Swallow loses everything that goes in the direction, including the end of a
-// connection. New connections are accepted. Heal cuts the connections that lost
-// something, since TCP never goes on after a gap.
+// Swallow loses everything in the direction, including the end of a connection. New
+// connections are accepted. Heal cuts the connections that lost something, since TCP
+// cannot continue after a gap.
 func (p *Proxy) Swallow(dir Direction) {
 	p.change(func() { p.rules[dir].mode = swallow })
 }
 
-// SwallowOf is Swallow, both ways, for connections whose first bytes to the server
-// match: of one of the clients that share the proxy.
+// SwallowOf is Swallow, both ways, for connections whose first bytes to the server match:
+// those of one client of several.
 func (p *Proxy) SwallowOf(match func(first []byte) bool) {
 	p.change(func() { p.lost = match })
 }
 
-// Only makes Delay, Hold, Swallow and Cut concern nothing but connections whose first
-// bytes to the server match: those of one of the clients that share the proxy. Heal does
-// not end it.
+// Only limits Delay, Hold, Swallow and Cut to connections whose first bytes to the server
+// match. Heal does not end it.
 func (p *Proxy) Only(match func(first []byte) bool) {
 	p.change(func() { p.only = match })
 }
 
-// concerns reports whether rules and Cut are about c. p.mu is held.
+// concerns reports whether rules and Cut affect c. p.mu is held.
 func (p *Proxy) concerns(c *conn) bool {
 	return p.only == nil || c.first != nil && p.only(c.first)
 }
 
-// HalfOpen makes all connections that are open now fall silent, both ways and without
-// an end, as after a NAT or a load balancer that has forgotten its flows. Connections
-// that are opened later work. Heal cuts the silent ones.
+// HalfOpen silences all open connections, both ways and without an end, as a NAT or a
+// load balancer does that has forgotten its flows. Later connections work. Heal cuts the
+// silent ones.
 func (p *Proxy) HalfOpen() {
 	p.change(func() {
 		for c := range p.conns {
@@ -172,8 +168,8 @@ func (p *Proxy) HalfOpen() {
 	})
 }
 
-// Heal ends Delay, Slice, Hold, Swallow, SwallowOf, HalfOpen and Refuse, and forgets
-// the traps that were not sprung.
+// Heal ends Delay, Slice, Hold, Swallow, SwallowOf, HalfOpen and Refuse, and removes the
+// unused traps.
 func (p *Proxy) Heal() {
 	p.t.Helper()
 	var broken []*conn
@@ -219,7 +215,7 @@ func (p *Proxy) Cut() {
 	}
 }
 
-// Refuse makes new connections be refused, as if no program listened. Open ones stay.
+// Refuse refuses new connections, as if no program listened. Open ones stay.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,21 +245,20 @@ func (p *Proxy) listen(l net.Listener) {
 	p.work.Go(func() { p.accept(l) })
 }
 
-// CutAfterRequest lets the next request through to the server, drops the answer, and
-// resets the connection when that answer comes: the request has taken effect, and the
-// client cannot know. Then the channel is closed.
+// CutAfterRequest passes the next request on to the server, drops the answer, and resets
+// the connection when that answer comes: the request has taken effect, and the client
+// cannot know. Then the channel is closed.
 //
-// A request is what the client wrote at once, and for which match is true; a nil match
-// takes any. If earlier requests are still unanswered on the same connection, the first
-// answer to any of them counts. If the connection ends before any answer comes, the
-// next request is taken.
+// A request is what the client wrote at once and match accepts; a nil match accepts all.
+// If earlier requests on the connection are unanswered, the first answer to any of them
+// counts. If the connection ends before any answer, the next request is taken.
 func (p *Proxy) CutAfterRequest(match func(request []byte) bool) <-chan struct{} {
 	return p.arm(match, true)
 }
 
-// CutBeforeRequest drops the next request for which match is true, or any if match is
-// nil, and resets the connection: the server never saw it, and the client cannot know.
-// Then the channel is closed.
+// CutBeforeRequest drops the next request that match accepts, or any if match is nil, and
+// resets the connection: the server never saw it, and the client cannot know. Then the
+// channel is closed.
 func (p *Proxy) CutBeforeRequest(match func(request []byte) bool) <-chan struct{} {
 	return p.arm(match, false)
 }
@@ -276,8 +271,8 @@ func (p *Proxy) arm(match func([]byte) bool, forward bool) <-chan struct{} {
 	return tr.sprung
 }
 
-// caught returns and disarms the trap that request falls into, if any. A connection
-// that the next answer will end falls into no other trap.
+// caught disarms and returns the trap of a request, or nil. A connection that the next
+// answer ends has no second trap.
 func (c *conn) caught(request []byte) *trap {
 	p := c.p
 	p.mu.Lock()
@@ -351,7 +346,7 @@ type conn struct {
 	once sync.Once
 	done chan struct{} // closed by cut
 
-	first  []byte // what came first from the client; under p.mu
+	first  []byte // first bytes from the client; under p.mu
 	gap    bool   // bytes were swallowed; under p.mu
 	silent bool   // the first bytes from the client; under p.mu
 	lastly *trap  // the next answer springs it; under p.mu
@@ -397,8 +392,8 @@ type chunk struct {
 	err  error
 }
 
-// pump moves bytes one way until the stream ends or the connection is cut. It
-// reads ahead, so that a delay costs latency and not throughput.
+// pump moves bytes one way until the stream ends or the connection is cut. It reads
+// ahead, so that a delay costs latency and not throughput.
 func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 	ahead := make(chan chunk, 1024)
 	go func() { // ends because cut, or the end of serve, closes from
@@ -437,7 +432,7 @@ func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 			if !errors.Is(ch.err, io.EOF) {
 				c.cut()
 			}
-			_ = to.CloseWrite() // the other way may go on
+			_ = to.CloseWrite() // the other way may continue
 			return
 		}
 		if !c.deliver(dir, ch, to) {
@@ -447,7 +442,7 @@ func (c *conn) pump(dir Direction, from, to *net.TCPConn) {
 	}
 }
 
-// gate waits as long as the rules require and reports whether to deliver what was read
+// gate waits as long as the rules require, and reports whether to deliver what was read
 // at that time.
 func (c *conn) gate(dir Direction, at time.Time) bool {
 	for {
@@ -485,8 +480,8 @@ func (c *conn) gate(dir Direction, at time.Time) bool {
 	}
 }
 
-// deliver writes data, unless a trap catches it. It returns false if the connection
-// must end.
+// deliver writes data unless a trap catches it. It returns false if the connection must
+// end.
 func (c *conn) deliver(dir Direction, ch chunk, to *net.TCPConn) bool {
 	data := ch.data
 	c.p.mu.Lock()

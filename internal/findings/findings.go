@@ -1,5 +1,5 @@
-// Package findings is the table of what a store's Examine can find, and what the rows of
-// several stores have in common.
+// Package findings is the table of a store's Examine, with the rows that several stores
+// share.
 package findings
 
 import (
@@ -12,20 +12,20 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A Table is what was found so far.
+// A Table is the findings so far.
 type Table []driver.Finding
 
-// Say is one row: the finding, if it is true. what has a verb for each of args. It is a
-// sentence without a capital and a full stop, which begins with what was found and ends
-// with what that does to a lock.
+// Say adds the finding if found is true. what is a sentence without a capital and a full
+// stop, with a verb for each of args: it begins with what was found, and ends with the
+// effect on a lock.
 func (t *Table) Say(found bool, name string, severity driver.Severity, mend, what string, args ...any) {
 	if found {
 		*t = append(*t, driver.Finding{Name: name, Severity: severity, What: fmt.Sprintf(what, args...), Mend: mend})
 	}
 }
 
-// Merge is what several servers have. A finding that several share is there once, and
-// names these servers unless all have it. found has the findings of each of them.
+// Merge joins the findings of several servers. A finding that several share occurs once,
+// and names these servers unless all have it.
 func Merge(servers []string, found [][]driver.Finding) (all []driver.Finding) {
 	at := map[driver.Finding][]string{}
 	for i, some := range found {
@@ -44,7 +44,7 @@ func Merge(servers []string, found [][]driver.Finding) (all []driver.Finding) {
 	return all
 }
 
-// On says which servers a finding is about, unless it does.
+// On adds the servers to a finding, unless it names them already.
 func On(f driver.Finding, servers ...string) driver.Finding {
 	if on := " (on " + strings.Join(servers, ", ") + ")"; !strings.HasSuffix(f.What, on) {
 		f.What += on
@@ -52,8 +52,8 @@ func On(f driver.Finding, servers ...string) driver.Finding {
 	return f
 }
 
-// Older reports whether a version that begins with numbers, such as "10.6.4-MariaDB", is
-// older than another one. It is false for a version that does not.
+// Older reports whether a version that begins with numbers, such as "10.6.4-MariaDB",
+// precedes another. It is false for any other version.
 func Older(version string, than ...int) bool {
 	for i, part := range strings.SplitN(version, ".", len(than)) {
 		if end := strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
@@ -66,7 +66,7 @@ func Older(version string, than ...int) bool {
 	return false
 }
 
-// Local reports whether all addresses, with ports or without, are of this machine.
+// Local reports whether all addresses, with or without ports, belong to this machine.
 func Local(addrs ...string) bool {
 	return !slices.ContainsFunc(addrs, func(addr string) bool {
 		host, _, err := net.SplitHostPort(addr)

@@ -3,8 +3,8 @@ package flatjson
 
 import "unicode/utf8"
 
-// A Value is a string, whose text has no escapes, a whole number of at most 16 digits, or
-// true or false.
+// A Value is a string without escapes, a whole number of at most 16 digits, or true or
+// false.
 type Value struct {
 	Kind   byte // '"', '0', 't' or 'f'
 	Text   []byte
@@ -12,8 +12,8 @@ type Value struct {
 }
 
 // Each calls field for each field of an object. It returns false if field does, and for
-// whatever may be no such object, or none that is legal: another parser has to look. A name
-// that is there twice is passed on twice.
+// every text that may be something else or illegal: another parser must look then. A name
+// that occurs twice is passed on twice.
 func Each(text []byte, field func(name []byte, v Value) bool) bool {
 	if !utf8.Valid(text) || len(text) == 0 || text[0] != '{' {
 		return false
@@ -55,7 +55,7 @@ func value(text []byte, at int) (v Value, end int, ok bool) {
 	return v, end, end > at && end <= at+16 && (text[at] != '0' || end == at+1)
 }
 
-// quoted is a string without escapes, and where it ends.
+// quoted is a string without escapes, and its end.
 func quoted(text []byte, at int) (s []byte, end int, ok bool) {
 	if at >= len(text) || text[at] != '"' {
 		return nil, 0, false

@@ -1,5 +1,5 @@
-// Package jsonlist keeps null out of JSON where a list is meant: a script that asks an
-// empty list for its length gets 0, and of null an error.
+// Package jsonlist keeps null out of JSON where a list is meant: the length of an empty
+// list is 0 for a script, and null an error.
 package jsonlist
 
 import (
@@ -8,8 +8,8 @@ import (
 	"reflect"
 )
 
-// Filled is v with empty slices and maps in the place of those that are nil, at every depth.
-// It changes nothing that v leads to, and leaves alone what writes its own JSON.
+// Filled is v with empty slices and maps in place of nil ones, at every depth. It changes
+// nothing that v leads to, and ignores types that write their own JSON.
 func Filled(v any) any {
 	if v == nil {
 		return nil
@@ -25,8 +25,8 @@ var (
 	textMarshaler = reflect.TypeFor[encoding.TextMarshaler]()
 )
 
-// fill replaces what v has. It may be a field that is embedded and cannot be set, whose own
-// fields can.
+// fill replaces nil values in v. v may be an embedded field that cannot be set, but whose
+// own fields can.
 func fill(v reflect.Value) {
 	for _, t := range []reflect.Type{v.Type(), reflect.PointerTo(v.Type())} {
 		if t.Implements(marshaler) || t.Implements(textMarshaler) {

@@ -1,4 +1,5 @@
-// Package scratch measures how long it takes to lock and unlock a key that no other program has.
+// Package scratch measures how long it takes to lock and unlock a key that no other
+// program uses.
 package scratch
 
 import (
@@ -11,21 +12,20 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// cleanUpFor bounds what is done for a scratch key that may have been left.
+// cleanUpFor bounds the removal of a scratch key.
 const cleanUpFor = 3 * time.Second
 
-// Key is a key that no other program has.
+// Key is a key that no other program uses.
 func Key() string { return "baton-scratch-" + strings.ToLower(rand.Text()[:16]) }
 
-// Pairs is how long it takes to lock and unlock.
+// Pairs are the measured times to lock and unlock.
 type Pairs struct {
 	N            int
 	P50, Slowest time.Duration
 }
 
-// Measure locks and unlocks a free key of its own n times, straight at the
-// store, or until ctx ends. After an error it says what it measured before,
-// and has given back what it held.
+// Measure locks and unlocks an unused key n times, without a Locker, or until ctx ends.
+// After an error it returns what it measured before, and has released what it held.
 func Measure(ctx context.Context, store driver.Locks, n int) (Pairs, error) {
 	traits := store.Traits()
 	ttl := max(10*time.Second, traits.MinTTL)
@@ -44,9 +44,9 @@ func Measure(ctx context.Context, store driver.Locks, n int) (Pairs, error) {
 			err = store.Release(ctx, c)
 		}
 		if err != nil {
-			// Its outcome is unknown at best.
+			// Its outcome may be unknown.
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpFor)
-			_ = store.Release(undo, c) // if not, it ends by itself
+			_ = store.Release(undo, c) // otherwise it ends by itself
 			cancel()
 			failed = err
 			break

@@ -3,8 +3,8 @@ package shellword
 
 import "strings"
 
-// Quote is a word that a POSIX shell takes for s, whatever s has in it. It stays s if no
-// part of it means anything to a shell.
+// Quote is a word that a POSIX shell reads as s, whatever s contains. It is s if no part
+// of s has a meaning to a shell.
 func Quote(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,="
 	if s != "" && strings.Trim(s, plain) == "" {

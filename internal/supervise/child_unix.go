@@ -12,18 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Child is a command that was started. Its methods may be called from several
-// goroutines.
+// Child is a command that was started. Its methods are safe for concurrent use.
 type Child struct {
 	pid       int // also the number of the group
 	mayResume func() bool
 	terminal  *terminal
 	hungUp    chan struct{}
 	refused   int  // how often the terminal was refused
-	crowded   bool // this process had children before the command, so it is not known whose orphans strays are
+	crowded   bool // this process had children before the command, so an orphan may belong to either
 	done      chan struct{}
 	status    unix.WaitStatus // after done
-	atTheEnd  bool            // after done: whether it had the terminal
+	atTheEnd  bool            // after done: the command had the terminal
 }
 
 // Start starts the command. If the error is not nil, fork or exec failed and the
@@ -41,18 +40,18 @@ func Start(c Command) (*Child, error) {
 	return child, nil
 }
 
-// run starts the command and waits for it. It keeps its thread until then,
-// because Linux ends the command when the thread that started it ends.
+// run starts the command and waits for it. It keeps its thread until then: Linux ends the
+// command when the thread that started it ends.
 func (c *Child) run(cmd Command, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
 	adoptOrphans()
 	terminal := openTerminal()
-	c.crowded = len(strays()) > 0 // a script that became this process by exec may have left them
+	c.crowded = len(strays()) > 0 // a script that became this process by exec may have left some
 	attr := dieWithParent(&syscall.SysProcAttr{Setpgid: true})
 	if terminal.interactive(cmd.Stdin, cmd.Stdout) {
-		// Set before it runs, so that a key typed at its first prompt goes to it.
+		// Set before the command runs: a key typed at its first prompt must reach it.
 		attr.Foreground, attr.Ctty = true, int(terminal.file.Fd())
 	}
 	process, err := os.StartProcess(cmd.Path, cmd.Args, &os.ProcAttr{
@@ -72,11 +71,11 @@ func (c *Child) run(cmd Command, started chan<- error) {
 		return
 	}
 	c.pid, c.terminal = process.Pid, terminal
-	process.Release() // Wait4 below collects the status, and stops, which os.Process does not show
+	process.Release() // Wait4 below collects the status and the stops, which os.Process does not show
 	started <- nil
 
-	// All children, because process 1 of a container must collect all orphans; at the
-	// end only the group, so that the next command is left alone.
+	// Wait for all children, because process 1 of a container must collect all orphans;
+	// at the end only for the group, so that the next command is left alone.
 	for whom := -1; ; {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(whom, &status, unix.WUNTRACED, nil)
@@ -96,16 +95,15 @@ func (c *Child) run(cmd Command, started chan<- error) {
 	}
 }
 
-// Done is closed when the command has ended. Processes that it started may
-// still run.
+// Done is closed when the command has ended. Processes that it started may still run.
 func (c *Child) Done() <-chan struct{} { return c.done }
 
 // HungUp is closed when the command was told to end because it wants a terminal that no
 // shell can give it.
 func (c *Child) HungUp() <-chan struct{} { return c.hungUp }
 
-// Ended reports whether the command has ended, and if so waits until Done is closed. A
-// process that was itself suspended may learn of other events before Done is closed.
+// Ended reports whether the command has ended. If so it waits until Done is closed: a
+// process that was itself suspended may see other events first.
 func (c *Child) Ended() bool {
 	select {
 	case <-c.done:
@@ -118,8 +116,8 @@ func (c *Child) Ended() bool {
 	return true
 }
 
-// Code is what a shell would report: the exit code, or 128 and the number of
-// the signal that ended the command. It is valid when Done is closed.
+// Code is what a shell would report: the exit code, or 128 and the number of the signal
+// that ended the command. It is valid when Done is closed.
 func (c *Child) Code() int {
 	if c.status.Signaled() {
 		return 128 + int(c.status.Signal())
@@ -127,9 +125,9 @@ func (c *Child) Code() int {
 	return c.status.ExitStatus()
 }
 
-// KilledBy is the signal that ended the command, or 0, and whether it had the terminal
-// then: the signal may then be a key that was typed, which no process above us knows
-// of. It is valid when Done is closed.
+// KilledBy is the signal that ended the command, or 0, and whether the command had the
+// terminal: the signal may then be a key, which no process above us knows of. It is valid
+// when Done is closed.
 func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) {
 	if !c.status.Signaled() {
 		return 0, false
@@ -137,9 +135,9 @@ func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) {
 	return c.status.Signal(), c.atTheEnd
 }
 
-// Signal passes a signal that this process received on to the group. SIGCONT also gives
-// the terminal to the command if this process is in the foreground, and is not passed
-// on if the command may not resume.
+// Signal passes on a signal to the group. SIGCONT also gives the terminal to the command
+// if this process is in the foreground; if the command may not resume, it is not passed
+// on.
 func (c *Child) Signal(s os.Signal) {
 	sig, ok := s.(syscall.Signal)
 	if !ok {
@@ -156,9 +154,9 @@ func (c *Child) Signal(s os.Signal) {
 
 func (c *Child) signal(sig syscall.Signal) { _ = unix.Kill(-c.pid, sig) }
 
-// Stop ends the command and what it has started: by TERM, and after the grace by KILL.
-// It returns when nothing is left, or when that cannot be achieved: see Outcome.
-// Without grace it only kills; a suspended command then never runs again.
+// Stop ends the command and what it has started: by TERM, and after the grace by KILL. It
+// returns when nothing is left, or when that cannot be achieved: see Outcome. Without
+// grace it only kills, and a suspended command never runs again.
 func (c *Child) Stop(grace time.Duration) Outcome {
 	if c.Gone() || grace > 0 && c.end(unix.SIGTERM, grace) {
 		return Outcome{}
@@ -177,14 +175,14 @@ func (c *Child) Stop(grace time.Duration) Outcome {
 func (c *Child) Gone() bool {
 	select {
 	case <-c.done:
-		return !c.inGroup() && len(c.groups()) == 0 // looking for other groups is expensive
+		return !c.inGroup() && len(c.groups()) == 0 // the look for other groups is expensive
 	default:
 		return false
 	}
 }
 
-// groups are the groups that still have a process of the command. While the command
-// runs, other groups are found only if they are already children of this process.
+// groups are the groups that have a process of the command. While the command runs, it
+// finds another group only if that is already a child of this process.
 func (c *Child) groups() (left []int) {
 	if c.inGroup() {
 		left = append(left, c.pid)
@@ -200,14 +198,13 @@ func (c *Child) groups() (left []int) {
 	return left
 }
 
-// inGroup reports whether a process is left in the command's own group. The system
-// could give the number of an empty group to a new one, but only after all other
-// numbers have been used: the moment between this check and a signal is too short for
-// that.
+// inGroup reports whether a process is left in the command's own group. The system reuses
+// the number of an empty group only after all other numbers: the moment between this
+// check and a signal is too short for that.
 func (c *Child) inGroup() bool { return !errors.Is(unix.Kill(-c.pid, 0), unix.ESRCH) }
 
-// end sends a signal to all groups, as it finds them, until nothing is left. It returns
-// false if that takes longer than the limit.
+// end signals all groups that it finds, until nothing is left. It returns false if that
+// takes longer than the limit.
 func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
@@ -215,7 +212,7 @@ func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	tell := func() (left bool) {
 		groups := c.groups()
 		for _, group := range groups {
-			// Processes that are killed may have started others meanwhile.
+			// Killed processes may have started others meanwhile.
 			if !told[group] || sig == unix.SIGKILL {
 				told[group] = true
 				_ = unix.Kill(-group, sig)
@@ -232,13 +229,13 @@ func (c *Child) end(sig syscall.Signal, limit time.Duration) bool {
 	case <-deadline.C:
 		return false
 	}
-	// The rest may not be our children: the kernel does not tell us when they end.
+	// The rest may not be our children: the kernel does not say when they end.
 	for {
 		began := time.Now()
 		if !tell() {
 			return true
 		}
-		// Looking is expensive on a machine with many processes.
+		// The look is expensive on a machine with many processes.
 		look := time.NewTimer(max(5*time.Millisecond, 4*time.Since(began)))
 		select {
 		case <-look.C:

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sys/windows"
 )
 
-// Child is a command that was started. Its methods may be called from several
-// goroutines.
+// Child is a command that was started. Its methods are safe for concurrent use.
 type Child struct {
 	pid  int // also the number of the console's process group
 	job  windows.Handle
@@ -54,8 +53,8 @@ func Start(c Command) (*Child, error) {
 	return child, nil
 }
 
-// newJob makes a job whose processes the kernel ends when its last handle is closed:
-// the only one is ours, so they end with this process, however it ends.
+// newJob makes a job whose processes the kernel ends when its last handle is closed. The
+// only handle is ours, so they end with this process, in whatever way.
 func newJob() (windows.Handle, error) {
 	job, err := windows.CreateJobObject(nil, nil)
 	if err != nil {
@@ -72,7 +71,7 @@ func newJob() (windows.Handle, error) {
 	return job, nil
 }
 
-// enter puts a process that was started suspended into the job, and lets it run.
+// enter puts a suspended process into the job, and lets it run.
 func enter(job windows.Handle, process *os.Process) error {
 	var err error
 	if with := process.WithHandle(func(handle uintptr) {
@@ -89,7 +88,7 @@ func enter(job windows.Handle, process *os.Process) error {
 	return nil
 }
 
-// resume lets the one thread of a process that was started suspended run.
+// resume lets the one thread of a suspended process run.
 func resume(pid uint32) error {
 	all, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
 	if err != nil {
@@ -132,9 +131,8 @@ func (c *Child) Ended() bool {
 	}
 }
 
-// Code is the exit code, which fits in a byte as it does elsewhere: 130 for a command
-// that Ctrl-C or Ctrl-Break has ended, and 255 for a code that does not fit. It is valid
-// when Done is closed.
+// Code is the exit code as a byte: 130 for a command that Ctrl-C or Ctrl-Break has ended,
+// and 255 for a code that does not fit. It is valid when Done is closed.
 func (c *Child) Code() int {
 	switch {
 	case c.code == uint32(windows.STATUS_CONTROL_C_EXIT):
@@ -148,7 +146,7 @@ func (c *Child) Code() int {
 // KilledBy is 0: no process ends by a signal here.
 func (c *Child) KilledBy() (sig syscall.Signal, terminal bool) { return 0, false }
 
-// Signal passes a signal that this process received on to the command, as Ctrl-Break.
+// Signal passes on a signal as Ctrl-Break.
 func (c *Child) Signal(os.Signal) {
 	_ = windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, uint32(c.pid))
 }
@@ -170,7 +168,7 @@ func (c *Child) Stop(grace time.Duration) Outcome {
 	return Outcome{Killed: true, Left: !c.goneWithin(afterKill)}
 }
 
-// goneWithin waits until nothing is left, or the limit is over.
+// goneWithin waits until nothing is left or the limit is over.
 func (c *Child) goneWithin(limit time.Duration) bool {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
@@ -189,7 +187,7 @@ func (c *Child) goneWithin(limit time.Duration) bool {
 // Gone reports whether nothing of the command and of what it started is left.
 func (c *Child) Gone() bool { return c.Ended() && c.active() == 0 }
 
-// active is how many processes of the job run. One that cannot be asked has none: its
+// active is how many processes of the job run. A job that cannot be asked has none: its
 // handle is ours and is never closed before this process ends.
 func (c *Child) active() uint32 {
 	var told struct { // JOBOBJECT_BASIC_ACCOUNTING_INFORMATION

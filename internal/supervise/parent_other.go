@@ -4,8 +4,7 @@ package supervise
 
 import "syscall"
 
-// dieWithParent has no equivalent here: a command survives a supervisor that
-// is killed.
+// dieWithParent does nothing here: a command survives a supervisor that is killed.
 func dieWithParent(attr *syscall.SysProcAttr) *syscall.SysProcAttr { return attr }
 
 func adoptOrphans() {}

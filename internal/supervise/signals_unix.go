@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ending are the signals that a process may be told to end or to do something by, and
-// that Child.Signal passes on.
+// Ending are the signals that ask a process to end or to do something, and that
+// Child.Signal passes on.
 var Ending = []Named{
 	{"TERM", unix.SIGTERM},
 	{"INT", unix.SIGINT},
@@ -24,7 +24,7 @@ var Ending = []Named{
 // JobControl are the signals by which a terminal suspends and a shell continues.
 var JobControl = []os.Signal{unix.SIGTSTP, unix.SIGCONT}
 
-// Passed are the signals that are to be passed on to a command.
+// Passed are the signals to pass on to a command.
 func Passed() []os.Signal {
 	signals := []os.Signal{unix.SIGWINCH}
 	for _, of := range Ending {

@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// Ending are the signals that a process may be told to end by, and that Child.Signal
-// passes on: the command gets each of them as Ctrl-Break. This process gets INT from
-// Ctrl-C and Ctrl-Break, and TERM when its console is closed.
+// Ending are the signals that ask a process to end, and that Child.Signal passes on: the
+// command gets each of them as Ctrl-Break. This process gets INT from Ctrl-C and
+// Ctrl-Break, and TERM when its console is closed.
 var Ending = []Named{
 	{"TERM", syscall.SIGTERM},
 	{"INT", syscall.SIGINT},
@@ -19,10 +19,10 @@ var Ending = []Named{
 // JobControl is empty: no shell suspends processes here.
 var JobControl []os.Signal
 
-// Passed are the signals that are to be passed on to a command.
+// Passed are the signals to pass on to a command.
 func Passed() []os.Signal { return []os.Signal{syscall.SIGINT, syscall.SIGTERM} }
 
-// Foreground knows no foreground jobs: all processes of a console get its keys.
+// Foreground is always false: all processes of a console get its keys.
 func Foreground() bool { return false }
 
 // Raise does nothing: no process ends by a signal here.

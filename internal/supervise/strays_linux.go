@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// strays are the groups of the children of this process, adopted ones included, that
-// still run in its session: of processes that have changed their group, as "timeout"
-// does, and whose parents have ended. A daemon has a session of its own.
+// strays are the groups of our children, adopted ones included, that still run in our
+// session. Such processes have changed their group, as "timeout" does, and lost their
+// parents. A daemon has a session of its own.
 func strays() []int {
 	groups := straysNow()
 	if len(groups) == 0 {
@@ -52,8 +52,8 @@ func straysNow() (groups []int) {
 	return groups
 }
 
-// hasEnded reports whether a child waits to be collected, or has been. The state in
-// /proc is that of the first thread only.
+// hasEnded reports whether a child has ended, collected or not. The state in /proc is
+// that of the first thread only.
 func hasEnded(pid int) bool {
 	var info unix.Siginfo
 	err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)

@@ -2,7 +2,7 @@
 
 package supervise
 
-// strays are not known here: a process that has changed its group is out of reach.
+// strays is empty here: a process that has changed its group is out of reach.
 func strays() []int { return nil }
 
 func hasEnded(int) bool { return false }

@@ -14,23 +14,19 @@ import (
 )
 
 // terminal is the controlling terminal of this process. It is nil for a process without
-// one; all methods do nothing then.
+// one; then all methods do nothing.
 //
-// The shell knows only our own process group; the command has another one. We
-// stand between them as a shell would:
+// The shell knows only our own process group; the command has another one. We act for the
+// command as a shell would:
 //
-//   - If we are the foreground job and the command talks to the terminal, its group
-//     becomes the foreground one at once. If its input or output is something else, as
-//     in "baton run …
-//
-// less", it becomes so only when it is stopped for reading from
-//
-//	  the terminal, so that it does not take the keyboard away from the other commands.
-//	- If the command is suspended (Ctrl-Z), we suspend our own group, so that the shell
-//	  shows its prompt again. Meanwhile the lease is not renewed.
-//	- When the shell continues us, MayResume decides whether the command goes on.
-//	- If no shell watches us any more, a command that wants the terminal is ended: see
-//	  hangUp.
+//   - If we are the foreground job and the command talks to the terminal, its group becomes
+//     the foreground one at once. If its input or output is something else, as in "baton run
+//     ... | less", that happens only when reading from the terminal has stopped it, so that
+//     the other commands keep the keyboard.
+//   - If the command is suspended (Ctrl-Z), we suspend our own group, so that the shell shows
+//     its prompt. Meanwhile the lease is not renewed.
+//   - When the shell continues us, MayResume decides whether the command continues.
+//   - If no shell watches us, a command that wants the terminal is ended: see hangUp.
 type terminal struct {
 	file *os.File
 }
@@ -49,8 +45,8 @@ func (t *terminal) close() {
 	}
 }
 
-// Foreground reports whether this process is in the foreground job of a terminal,
-// which gets the signals of its keys.
+// Foreground reports whether this process is in the foreground job of a terminal, which
+// gets the signals of its keys.
 func Foreground() bool {
 	t := openTerminal()
 	defer t.close()
@@ -66,8 +62,8 @@ func (t *terminal) foreground(group int) bool {
 	return err == nil && now == group
 }
 
-// interactive reports whether we are the foreground job and the command would
-// talk to its user.
+// interactive reports whether we are the foreground job and the command would talk to its
+// user.
 func (t *terminal) interactive(in, out *os.File) bool {
 	return t.foreground(unix.Getpgrp()) && term.IsTerminal(int(in.Fd())) && term.IsTerminal(int(out.Fd()))
 }
@@ -81,9 +77,9 @@ func (t *terminal) give(group int) {
 	_ = unix.IoctlSetPointerInt(int(t.file.Fd()), unix.TIOCSPGRP, group)
 }
 
-// inBackground prepares this process for not having the terminal: changing it, or
-// writing to it after "stty tostop", would suspend us. The command was started before
-// and does not inherit this.
+// inBackground prepares this process to lose the terminal: otherwise changing it, or writing
+// to it after "stty tostop", would suspend us. The command was started before and does not
+// inherit this.
 func (*terminal) inBackground() { signal.Ignore(unix.SIGTTOU) }
 
 func (t *terminal) giveIfForeground(group int) {
@@ -99,12 +95,12 @@ func (t *terminal) takeBack(group int) {
 	}
 }
 
-// suspended decides what becomes of a command that the signal has stopped.
+// suspended decides what happens to a command that the signal has stopped.
 func (c *Child) suspended(by syscall.Signal) {
 	t := c.terminal
 	switch {
 	case t == nil:
-		return // another process sent kill -STOP, and has to send kill -CONT
+		return // another process sent STOP, and has to send CONT
 	case by == unix.SIGTTIN || by == unix.SIGTTOU:
 		if t.foreground(unix.Getpgrp()) {
 			t.give(c.pid)
@@ -123,17 +119,17 @@ func (c *Child) suspended(by syscall.Signal) {
 		c.hangUp()
 		return
 	default:
-		c.Signal(unix.SIGCONT) // no shell would ever continue us: the kernel refuses such stops too
+		c.Signal(unix.SIGCONT) // no shell would continue us: the kernel refuses such stops as well
 		return
 	}
-	// Stop the whole group, as the terminal would: a script that waits for us is
-	// suspended as well. SIGCONT comes back through Child.Signal.
+	// Stop the whole group, as the terminal would, with the script that waits for us. SIGCONT
+	// comes back through Child.Signal.
 	_ = unix.Kill(0, unix.SIGSTOP)
 }
 
-// hangUp ends a command that asks for the terminal while no shell will ever give it: if
-// it were continued, it would only ask again. The kernel does the same to orphaned
-// groups; it does not take ours for one, because we are in the session.
+// hangUp ends a command that wants the terminal while no shell can give it: continued, it
+// would only ask again. The kernel does the same to orphaned groups, but ours is not one for
+// the kernel, because we are in the session.
 func (c *Child) hangUp() {
 	c.refused++
 	switch c.refused {
@@ -148,15 +144,15 @@ func (c *Child) hangUp() {
 	c.Signal(unix.SIGCONT)
 }
 
-// orphaned reports whether no shell watches our process group: neither this process nor
-// one of its ancestors in the group has a parent in another group of this session.
+// orphaned reports whether no shell watches our process group: neither this process nor one
+// of its ancestors in the group has a parent in another group of this session.
 func orphaned() bool {
 	session, err := unix.Getsid(0)
 	if err != nil {
 		return true
 	}
 	for parent := unix.Getppid(); ; {
-		if parent == 0 { // outside our pid namespace; to the calls below 0 means ourselves
+		if parent == 0 { // outside our pid namespace; for the calls below 0 means ourselves
 			return true
 		}
 		if s, err := unix.Getsid(parent); err != nil || s != session {

@@ -1,6 +1,6 @@
-// Package systemd speaks the two protocols by which systemd and a service find each
-// other: the sockets that it passes on, and what the service tells of its state. Other
-// supervisors speak them, too.
+// Package systemd speaks the two protocols between systemd and a service: sockets that
+// are passed on, and the state that the service reports. Other supervisors speak them as
+// well.
 package systemd
 
 import (
@@ -11,12 +11,11 @@ import (
 	"strconv"
 )
 
-// firstFD is the first file descriptor that systemd passes on.
 const firstFD = 3
 
-// Listener is the one socket that systemd listens at for this process. It is an error if
-// there is none, or more than one. The environment variables that say so are removed, so
-// that no child takes them for its own.
+// Listener is the one socket that systemd listens at for this process. No socket or
+// several are an error. It removes the environment variables of the protocol, so that no
+// child takes them for its own.
 func Listener() (net.Listener, error) {
 	pid, fds := os.Getenv("LISTEN_PID"), os.Getenv("LISTEN_FDS")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -38,8 +37,8 @@ func Listener() (net.Listener, error) {
 	return l, nil
 }
 
-// Notify tells the supervisor a state: "READY=1", "STOPPING=1". It does nothing if there
-// is none that wants to know.
+// Notify reports a state to the supervisor: "READY=1", "STOPPING=1". It does nothing if
+// no supervisor wants to know.
 func Notify(state string) error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

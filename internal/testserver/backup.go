@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// Backup copies what the server has on its disk, and restore brings that back. Both
-// kill the server and start it again. It is for servers whose data directory is named
-// data, and that need no other servers to be ready.
+// Backup copies what the server has on its disk, and restore brings that back. Both kill
+// the server and start it again. The server's data directory must be named data, and it
+// must need no other server.
 func (p *Process) Backup() (restore func()) {
 	p.t.Helper()
 	kept, data := filepath.Join(freshDir(p.t), "data"), filepath.Join(p.dir, "data")

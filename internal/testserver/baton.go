@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 )
 
-// Baton builds the command baton of this repository, and returns its path. The file is named
-// baton, alone in its folder, and is removed with the test.
+// Baton builds the command baton of this repository and returns its path. The file is
+// named baton, alone in its folder, and is removed with the test.
 func Baton(t TB) (path string) {
 	t.Helper()
 	path = filepath.Join(freshDir(t), "baton")

@@ -11,23 +11,22 @@ import (
 	"time"
 )
 
-// diesWithParent says that a child ends when its parent does, even if the parent is
+// diesWithParent reports whether a child ends with its parent, even if the parent is
 // killed.
 const diesWithParent = true
 
 func childAttr() *syscall.SysProcAttr {
-	// Its own process group: Ctrl-C is for the test, which ends its servers when it is
-	// done with them.
+	// Its own process group: Ctrl-C is for the test, which ends its servers afterwards.
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
 // leaveIPC gives the children of this thread a separate System V shared memory, where
-// that is permitted. It is freed with the last of them. Otherwise the shared memory of
-// a killed PostgreSQL stays for ever, and after four thousand of them the machine has
-// none left.
+// that is permitted. It is freed with the last of them. Otherwise the shared memory of a
+// killed PostgreSQL stays for ever, and after four thousand of them the machine has none
+// left.
 func leaveIPC() { _ = syscall.Unshare(syscall.CLONE_NEWIPC) }
 
-// removerAttr keeps Ctrl-C from a process that has to outlive this one.
+// removerAttr keeps Ctrl-C from a process that must outlive this one.
 func removerAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
 // childrenOf returns the children of a process.
@@ -45,8 +44,8 @@ func childrenOf(pid int) (children []*os.Process) {
 	return children
 }
 
-// awaitStopped returns when all threads of a process stand still, or have ended. A
-// thread that waits for its disk may take long.
+// awaitStopped returns when all threads of a process stand still or have ended. A thread
+// that waits for its disk may take long.
 func awaitStopped(pid int) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		moves := false
@@ -61,7 +60,7 @@ func awaitStopped(pid int) {
 	}
 }
 
-// readStat returns the state and the parent of a process or thread that has not ended.
+// readStat returns the state and the parent of a running process or thread.
 func readStat(file string) (state string, parent int, ok bool) {
 	text, err := os.ReadFile(file)
 	if err != nil {

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// A Clock is the wall clock of some servers: that of the machine plus an offset. It
-// does not change how the servers measure elapsed time.
+// A Clock is the wall clock of some servers: the machine's plus an offset. It does not
+// affect how they measure elapsed time.
 type Clock struct {
 	t    TB
 	file string
 	env  []string
 }
 
-// NewClock returns a clock that is right, of the library libfaketime.
+// NewClock returns a clock without an offset. It needs libfaketime.
 func NewClock(t TB) *Clock {
 	t.Helper()
 	lib := find(t, "libfaketime", "libfaketime", func() (string, error) {
@@ -25,7 +25,7 @@ func NewClock(t TB) *Clock {
 		return "", ErrNotInstalled
 	})
 	dir := freshDir(t)
-	// PostgreSQL does not run as root, and has to read it.
+	// PostgreSQL does not run as root, and must read it.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatalf("make a clock: %v", err)
 	}
@@ -43,14 +43,14 @@ func newClock(t TB, lib, file string) *Clock {
 	}
 	c := &Clock{t: t, file: file}
 	c.env = []string{
-		// With another malloc than that of libc the library deadlocks.
+		// With another malloc than libc's the library deadlocks.
 		"LD_PRELOAD=" + lib + ":libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + c.file, "FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1",
 	}
 	c.Set(0)
 	return c
 }
 
-// Set sets the clock of all its servers, at once.
+// Set sets the clock of all its servers at once.
 func (c *Clock) Set(offset time.Duration) {
 	c.t.Helper()
 	if err := c.set(offset); err != nil {
@@ -66,19 +66,19 @@ func (c *Clock) set(offset time.Duration) error {
 	return os.Rename(next, c.file)
 }
 
-// Redis is the function of that name, for a server that has this clock.
+// Redis starts a Redis with this clock.
 func (c *Clock) Redis(args ...string) *RedisServer {
 	c.t.Helper()
 	return redis(c.t, c.env, args)
 }
 
-// MariaDB is the function of that name, for a server that has this clock.
+// MariaDB starts a MariaDB with this clock.
 func (c *Clock) MariaDB(args ...string) *MariaDBServer {
 	c.t.Helper()
 	return mariadb(c.t, c.env, args)
 }
 
-// Postgres is the function of that name, for a server that has this clock.
+// Postgres starts a PostgreSQL with this clock.
 func (c *Clock) Postgres(args ...string) *PostgresServer {
 	c.t.Helper()
 	return postgres(c.t, c.env, args)

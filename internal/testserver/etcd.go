@@ -25,14 +25,13 @@ type EtcdServer struct {
 	// "127.0.0.1:port". Both survive Restart.
 	Addr, PeerAddr string
 
-	// Name is that of the member.
+	// Name is the name of the member.
 	Name string
 
-	peerURL string      // where the other members reach it
+	peerURL string      // for the other members
 	tls     *tls.Config // nil: it does not use TLS
 }
 
-// url is where it serves clients.
 func (s *EtcdServer) url() string {
 	if s.tls != nil {
 		return "https://" + s.Addr
@@ -40,8 +39,8 @@ func (s *EtcdServer) url() string {
 	return "http://" + s.Addr
 }
 
-// Do sends one request to etcd's JSON gateway, for example to "/v3/kv/compaction", and
-// returns the answer, in which numbers of 64 bits are strings.
+// Do sends one request to etcd's JSON gateway, for example to "/v3/kv/compaction". In the
+// answer, numbers of 64 bits are strings.
 func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, error) {
 	if request == nil {
 		request = map[string]any{}
@@ -67,8 +66,8 @@ func (s *EtcdServer) Do(path string, request map[string]any) (map[string]any, er
 	return answer, json.Unmarshal(text, &answer)
 }
 
-// serves makes a linearizable read, which only a member of a working cluster answers,
-// and checks that the server is ours.
+// serves makes a linearizable read, which only a member of a working cluster answers, and
+// checks that the server is ours.
 func (s *EtcdServer) serves() error {
 	_, err := s.Do("/v3/kv/range", map[string]any{"key": "AA=="})
 	if err != nil && strings.Contains(err.Error(), "user name is empty") {
@@ -90,8 +89,8 @@ func (s *EtcdServer) serves() error {
 	return errors.New("another server answers on " + s.Addr)
 }
 
-// Etcd starts a cluster of one member that does not wait for the disk: what it has
-// acknowledged still survives its Kill. Further arguments are etcd's own, for example
+// Etcd starts a cluster of one member. It does not wait for the disk, but acknowledged
+// changes survive its Kill. args are arguments of etcd, for example
 // "--quota-backend-bytes=16777216".
 func Etcd(t TB, args ...string) *EtcdServer {
 	t.Helper()
@@ -113,8 +112,8 @@ func EtcdTLS(t TB, certFile, keyFile string, args ...string) *EtcdServer {
 
 var sharedEtcd shared[*EtcdServer]
 
-// SharedEtcd returns the single etcd that the tests of this binary share, for tests
-// that touch only their own keys and do not stop it.
+// SharedEtcd returns the single etcd that the tests of this binary share. They touch only
+// their own keys and do not stop it.
 func SharedEtcd(t TB) *EtcdServer {
 	t.Helper()
 	return sharedEtcd.get(t, func(t TB) *EtcdServer { return Etcd(t) })
@@ -131,14 +130,14 @@ func EtcdThree(t TB, args ...string) *EtcdCluster {
 	return &EtcdCluster{etcdMembers(t, 3, nil, nil, args)}
 }
 
-// EtcdThreeBehind is EtcdThree whose members reach each other at the address that
-// behind returns for each member's own.
+// EtcdThreeBehind is EtcdThree whose members reach each other at the address that behind
+// returns for each one's own.
 func EtcdThreeBehind(t TB, behind func(addr string) string, args ...string) *EtcdCluster {
 	t.Helper()
 	return &EtcdCluster{etcdMembers(t, 3, nil, behind, args)}
 }
 
-// MemberID returns the number by which this server knows a member, which may be down.
+// MemberID returns this server's number of a member, which may be down.
 func (s *EtcdServer) MemberID(of *EtcdServer) (uint64, error) {
 	answer, err := s.Do("/v3/cluster/member/list", nil)
 	if err != nil {
@@ -155,7 +154,7 @@ func (s *EtcdServer) MemberID(of *EtcdServer) (uint64, error) {
 	return 0, errors.New("there is no member at " + of.peerURL)
 }
 
-// Expel ends another server's membership, and kills that server.
+// Expel ends another server's membership and kills that server.
 func (s *EtcdServer) Expel(other *EtcdServer) error {
 	id, err := s.MemberID(other)
 	if err == nil {
@@ -167,7 +166,7 @@ func (s *EtcdServer) Expel(other *EtcdServer) error {
 	return err
 }
 
-// Admit makes a server that was expelled a new member, which begins with no data.
+// Admit makes an expelled server a new member without data.
 func (s *EtcdServer) Admit(other *EtcdServer) error {
 	if err := os.RemoveAll(filepath.Join(other.dir, "data")); err != nil {
 		return err
@@ -181,14 +180,14 @@ func (s *EtcdServer) Admit(other *EtcdServer) error {
 
 var sharedEtcdThree shared[*EtcdCluster]
 
-// SharedEtcdThree returns the cluster that the tests of this binary share, for tests
-// that touch only their own keys and do not stop it.
+// SharedEtcdThree returns the cluster that the tests of this binary share. They touch
+// only their own keys and do not stop it.
 func SharedEtcdThree(t TB) *EtcdCluster {
 	t.Helper()
 	return sharedEtcdThree.get(t, func(t TB) *EtcdCluster { return EtcdThree(t) })
 }
 
-// Addrs returns where the members serve clients.
+// Addrs returns the members' addresses for clients.
 func (c *EtcdCluster) Addrs() []string {
 	var addrs []string
 	for _, m := range c.Members {
@@ -197,8 +196,8 @@ func (c *EtcdCluster) Addrs() []string {
 	return addrs
 }
 
-// Leader waits until the members that answer agree on a leader that is one of
-// them, and returns it.
+// Leader waits until the members that answer agree on one of them as the leader, and
+// returns it.
 func (c *EtcdCluster) Leader(t TB) *EtcdServer {
 	t.Helper()
 	var leader *EtcdServer
@@ -239,7 +238,7 @@ func EtcdMembers(t TB, n int, args ...string) *EtcdCluster {
 	return &EtcdCluster{etcdMembers(t, n, nil, nil, args)}
 }
 
-// EtcdLearner adds a member that does not vote to the server's cluster.
+// EtcdLearner adds a non-voting member to the server's cluster.
 func EtcdLearner(t TB, s *EtcdServer) *EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
@@ -273,13 +272,13 @@ func EtcdCtl(t TB) string {
 }
 
 // etcdBinary returns the server that .ci/install has put at the root of the repository,
-// or else the one in PATH.
+// or the one in PATH.
 func etcdBinary(t TB) string {
 	t.Helper()
 	return find(t, "etcd", "etcd-server", func() (string, error) {
 		for dir, err := os.Getwd(); err == nil; dir = filepath.Dir(dir) {
 			path := filepath.Join(dir, ".servers", "etcd")
-			// Above the directory of a Site may be one that others write to, such as /tmp.
+			// Other users may write above the directory of a Site, such as /tmp.
 			if info, err := os.Stat(path); err == nil && trusted(info) {
 				return path, nil
 			}
@@ -291,8 +290,8 @@ func etcdBinary(t TB) string {
 	})
 }
 
-// etcdMembers starts the members of one cluster, on other ports if another program took
-// one meanwhile.
+// etcdMembers starts the members of one cluster. If another program took a port
+// meanwhile, it tries other ports.
 func etcdMembers(t TB, n int, secure *tls.Config, behind func(addr string) string, args []string) []*EtcdServer {
 	t.Helper()
 	path := etcdBinary(t)
@@ -352,7 +351,7 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 	durable := stalls(t) // otherwise there is nothing to stall
 	s.Process = Process{
 		t: t, path: path, dir: dir, ready: func(int) error { return s.serves() },
-		args: append([]string{ // the caller's come last, and win
+		args: append([]string{ // the caller's arguments come last, and win
 			"--unsafe-no-fsync=" + strconv.FormatBool(!durable),
 			"--name=" + s.Name,
 			"--data-dir=" + filepath.Join(dir, "data"),
@@ -365,7 +364,7 @@ func (s *EtcdServer) prepare(t TB, path string, args []string) {
 	}
 }
 
-// RestartEtcd restarts members together, as none may be ready without the others.
+// RestartEtcd restarts members together: one alone may never be ready.
 func RestartEtcd(t TB, members ...*EtcdServer) {
 	t.Helper()
 	for _, m := range members {

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// MariaDBServer is one mariadbd process, or one mysqld where BATON_SERVER_MARIADB says so,
+// MariaDBServer is one mariadbd process, or one mysqld if BATON_SERVER_MARIADB names it,
 // with a database "baton". Its user root has no password.
 type MariaDBServer struct {
 	Process
@@ -51,9 +51,9 @@ var isMySQL = sync.OnceValues(func() (bool, error) {
 	return !strings.Contains(string(version), "MariaDB"), nil
 })
 
-// MariaDB starts a server that makes every commit durable. Further arguments
-// are those of mariadbd, for example "--log-bin". Those that only one of the two servers
-// has begin with "--loose-".
+// MariaDB starts a server that makes every commit durable. args are arguments of
+// mariadbd, for example "--log-bin". Those that only one of the two servers knows begin
+// with "--loose-".
 func MariaDB(t TB, args ...string) *MariaDBServer {
 	t.Helper()
 	return mariadb(t, nil, args)
@@ -83,15 +83,14 @@ func mariadb(t TB, env, args []string) *MariaDBServer {
 
 var sharedMariaDB shared[*MariaDBServer]
 
-// SharedMariaDB returns the server that the tests of this binary share, for tests that
-// use only their own databases and do not stop it.
+// SharedMariaDB returns the server that the tests of this binary share. They use only
+// their own databases and do not stop it.
 func SharedMariaDB(t TB) *MariaDBServer {
 	t.Helper()
 	return sharedMariaDB.get(t, func(t TB) *MariaDBServer { return MariaDB(t) })
 }
 
-// smallMariaDB keeps the files of a server small, so that they are copied and recovered
-// fast.
+// smallMariaDB keeps the files of a server small: they are copied and recovered fast.
 var smallMariaDB = []string{
 	"--loose-innodb-log-file-size=8M", "--loose-innodb-redo-log-capacity=32M", "--innodb-buffer-pool-size=32M",
 	"--loose-aria-log-file-size=8M", "--loose-aria-pagecache-buffer-size=8M", "--key-buffer-size=1M",
@@ -189,7 +188,7 @@ func greets(addr string) error {
 	if _, err := io.ReadFull(bufio.NewReader(conn), head); err != nil {
 		return err
 	}
-	if head[4] != 10 { // the version of the protocol; otherwise it is an error
+	if head[4] != 10 { // the version of the protocol; anything else is an error
 		return errors.New("it does not accept connections yet")
 	}
 	return nil

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// keepPort keeps a port from the tests of other processes until this one ends, also
-// while its server is down. It reports whether none of them has it.
+// keepPort keeps a port from the tests of other processes until this one ends, even while
+// its server is down. It returns false if another process has the port.
 func keepPort(port int) bool {
 	l, err := net.Listen("unix", fmt.Sprintf("@baton-testserver-%d", port)) // has no file
 	if err == nil {

@@ -2,5 +2,5 @@
 
 package testserver
 
-// keepPort cannot keep a port from the tests of other processes here.
+// keepPort does nothing here: tests of other processes may take the port.
 func keepPort(int) bool { return true }

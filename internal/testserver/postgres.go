@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// PostgresServer is one PostgreSQL server. It does not wait for the disk, so
-// it keeps what it committed through Kill and Restart, but not through the
-// crash of the machine.
+// PostgresServer is one PostgreSQL server. It does not wait for the disk: commits survive
+// Kill and Restart, but not the crash of the machine.
 type PostgresServer struct {
 	Process
 
@@ -28,14 +27,13 @@ type PostgresServer struct {
 	psql string
 }
 
-// URL returns the URL of a database, for the superuser "postgres", who needs no
-// password.
+// URL returns the URL of a database, for the superuser "postgres". There is no password.
 func (s *PostgresServer) URL(database string) string {
 	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
 }
 
-// Query runs SQL as the superuser, on a connection of its own, and returns the rows as
-// lines of values separated by "|".
+// Query runs SQL as the superuser on a new connection. It returns the rows as lines, with
+// values separated by "|".
 func (s *PostgresServer) Query(database, sql string) (string, error) {
 	return psql(s.psql, s.URL(database), sql)
 }
@@ -64,17 +62,17 @@ func (c *counter) next() int64 {
 	return c.n
 }
 
-// Kill ends the server with SIGKILL, together with the processes that serve its
-// connections: they would otherwise go on for a moment.
+// Kill ends the server with SIGKILL, together with the processes of its connections: they
+// would otherwise live for a moment.
 func (s *PostgresServer) Kill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.each(Freeze) // so that it starts no more of them
+	s.each(Freeze) // so that it starts no further ones
 	s.each((*os.Process).Kill)
 	s.kill()
 }
 
-// Stop freezes the server, and the processes that serve its connections.
+// Stop freezes the server and the processes of its connections.
 func (s *PostgresServer) Stop() {
 	s.Process.Stop()
 	s.mu.Lock()
@@ -82,7 +80,6 @@ func (s *PostgresServer) Stop() {
 	s.each(Freeze)
 }
 
-// Cont lets a frozen server go on.
 func (s *PostgresServer) Cont() {
 	s.mu.Lock()
 	s.each(Thaw)
@@ -90,15 +87,14 @@ func (s *PostgresServer) Cont() {
 	s.Process.Cont()
 }
 
-// each sends a signal to the server, if it runs, and to its children. s.mu is
-// held.
+// each signals the server, if it runs, and its children. s.mu is held.
 func (s *PostgresServer) each(send func(*os.Process) error) {
 	if s.cmd == nil {
 		return
 	}
 	select {
 	case <-s.done:
-		return // its children have ended, or soon will
+		return // its children have ended, or will soon
 	default:
 	}
 	all := childrenOf(s.cmd.Process.Pid)
@@ -108,12 +104,12 @@ func (s *PostgresServer) each(send func(*os.Process) error) {
 	}
 }
 
-// Restart ends the server as Kill does and starts it again: the same port, the
-// same directory, the same arguments.
+// Restart ends the server as Kill does, and starts it again with the same port, directory
+// and arguments.
 func (s *PostgresServer) Restart() {
 	s.t.Helper()
 	s.Kill()
-	// A child that Kill has missed notices a little later that the server is gone.
+	// A child that Kill missed notices a little later that the server is gone.
 	for deadline := time.Now().Add(startTimeout); ; time.Sleep(20 * time.Millisecond) {
 		err := s.start()
 		if err == nil {
@@ -125,7 +121,7 @@ func (s *PostgresServer) Restart() {
 	}
 }
 
-// Demote restarts the server as a standby, which has no primary and only reads.
+// Demote restarts the server as a standby without a primary: it only reads.
 func (s *PostgresServer) Demote() {
 	s.t.Helper()
 	s.Kill()
@@ -136,7 +132,7 @@ func (s *PostgresServer) Demote() {
 	s.Restart()
 }
 
-// Promote makes a standby a primary, and returns when it writes.
+// Promote makes a standby a primary, and returns when it accepts writes.
 func (s *PostgresServer) Promote() {
 	s.t.Helper()
 	if answer, err := s.Query("postgres", "SELECT pg_promote()"); err != nil || answer != "t" {
@@ -150,15 +146,15 @@ func NeedPostgres(t TB) {
 	postgresBin(t)
 }
 
-// NeedPgBouncer does the same for PgBouncer.
+// NeedPgBouncer skips the test if it may not start PgBouncer.
 func NeedPgBouncer(t TB) {
 	t.Helper()
 	NeedPostgres(t)
 	require(t, "pgbouncer", "pgbouncer")
 }
 
-// postgresBin returns the directory of the server's programs. Debian keeps
-// them out of the path.
+// postgresBin returns the directory of the server's programs. Debian keeps them out of
+// the path.
 func postgresBin(t TB) string {
 	t.Helper()
 	return find(t, "initdb", "postgresql", func() (string, error) {
@@ -193,7 +189,7 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The server does not run as root, and has to enter the directory.
+	// The server does not run as root, and must be able to enter the directory.
 	if err := os.Chmod(root.path, 0o711); err != nil {
 		return "", err
 	}
@@ -222,8 +218,8 @@ var pgTemplate = sync.OnceValues(func() (string, error) {
 	return data, nil
 })
 
-// Postgres starts a server. Further arguments are those of postgres, for
-// example "-c", "max_connections=20".
+// Postgres starts a server. args are arguments of postgres, for example "-c",
+// "max_connections=20".
 func Postgres(t TB, args ...string) *PostgresServer {
 	t.Helper()
 	return postgres(t, nil, args)
@@ -280,8 +276,8 @@ func postgres(t TB, env, args []string) *PostgresServer {
 	}
 }
 
-// end stops the server for good. A server that is killed leaves shared memory behind,
-// until the machine has no room for more: then no server starts.
+// end stops the server for good. A killed server would leave shared memory behind, until
+// the machine has none left and no server starts.
 func (s *PostgresServer) end() {
 	s.mu.Lock()
 	s.each(Thaw)
@@ -319,19 +315,18 @@ func psql(path, url, sql string) (string, error) {
 
 var sharedPostgres shared[*PostgresServer]
 
-// SharedPostgres returns the server that the tests of this binary share, for tests that
-// make their own database and do not stop the server.
+// SharedPostgres returns the server that the tests of this binary share. They make their
+// own databases and do not stop the server.
 func SharedPostgres(t TB) *PostgresServer {
 	t.Helper()
 	return sharedPostgres.get(t, func(t TB) *PostgresServer {
-		// The server vacuums one database after the other: with hundreds of them it
-		// would start ten processes a second for that.
+		// The server vacuums one database after the other: for hundreds of them it would
+		// start ten processes a second.
 		return Postgres(t, "-c", "max_connections=500", "-c", "autovacuum_naptime=10min")
 	})
 }
 
-// PgBouncerServer is a PgBouncer that pools transactions in front of a
-// PostgresServer.
+// PgBouncerServer is a PgBouncer that pools transactions in front of a PostgresServer.
 type PgBouncerServer struct {
 	Process
 	Addr string
@@ -342,10 +337,9 @@ func (s *PgBouncerServer) URL(database string) string {
 	return "postgres://postgres@" + s.Addr + "/" + database + "?sslmode=disable"
 }
 
-// PgBouncer starts a pooler in front of the server, with at most four connections to
-// each database, which end when they were unused for a while: many tests with a
-// database each share a server. Further lines are settings such as "pool_mode =
-// session".
+// PgBouncer starts a pooler in front of the server. It opens at most four connections to
+// each database, and closes unused ones: many tests with a database each share a server.
+// settings are lines such as "pool_mode = session".
 func PgBouncer(t TB, server *PostgresServer, settings ...string) *PgBouncerServer {
 	t.Helper()
 	path := require(t, "pgbouncer", "pgbouncer")
@@ -376,7 +370,7 @@ server_login_retry = 1
 server_idle_timeout = 2
 %s
 `, host, upstream, port, strings.Join(settings, "\n"))
-		// With auth_type any the user is the one of the database's line.
+		// With auth_type any the user is that of the database's line.
 		text = strings.Replace(text, "port="+upstream, "port="+upstream+" user=postgres", 1)
 		if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
 			t.Fatalf("start pgbouncer: %v", err)

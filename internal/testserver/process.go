@@ -16,13 +16,11 @@ import (
 	"time"
 )
 
-// startTimeout bounds a server's start: generous, because many start at once on a small
-// machine.
+// startTimeout bounds a server's start. Many may start at once on a small machine.
 const startTimeout = 90 * time.Second
 
-// Process is one server, which can be killed, frozen and started again. Its
-// methods fail the test that started it, so they are for that test's own
-// goroutine.
+// Process is one server, which can be killed, frozen and started again. Its methods fail
+// the test that started it, so call them on that test's goroutine.
 type Process struct {
 	t     TB
 	path  string
@@ -30,7 +28,7 @@ type Process struct {
 	env   []string // in addition to that of this process
 	dir   string
 	attr  *syscall.SysProcAttr // nil for childAttr's
-	ready func(pid int) error  // called again and again until it returns nil
+	ready func(pid int) error  // repeated until it returns nil
 
 	mu      sync.Mutex
 	staller *staller // nil unless the disk can be stalled
@@ -94,7 +92,7 @@ func (p *Process) start() error {
 	}
 }
 
-// errExited says that a server ended while it started, perhaps because another program
+// errExited says that a server ended during its start, perhaps because another program
 // took its port.
 var errExited = errors.New("the server ended while it started")
 
@@ -114,8 +112,8 @@ func (p *Process) Pid() int {
 	return p.cmd.Process.Pid
 }
 
-// Kill ends the server with SIGKILL, a crash, and returns when it is gone. The server
-// may be frozen, or gone already.
+// Kill ends the server with SIGKILL, a crash, and returns when it is gone. The server may
+// be frozen or gone already.
 func (p *Process) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +134,6 @@ func (p *Process) Stop() {
 	p.signal("freeze", Freeze)
 }
 
-// Cont lets a frozen server go on.
 func (p *Process) Cont() {
 	p.t.Helper()
 	p.signal("thaw", Thaw)
@@ -151,8 +148,8 @@ func (p *Process) signal(what string, send func(*os.Process) error) {
 	}
 }
 
-// Restart ends the server as Kill does and starts it again: the same port, the
-// same directory, the same arguments.
+// Restart ends the server as Kill does, and starts it again with the same port, directory
+// and arguments.
 func (p *Process) Restart() {
 	p.t.Helper()
 	p.Kill()
@@ -162,8 +159,8 @@ func (p *Process) Restart() {
 }
 
 // starter hands commands to the one thread that starts all children. The kernel kills a
-// child with SIGKILL when the *thread* that started it ends. Go may end any thread,
-// except one that a goroutine holds for ever.
+// child with SIGKILL when the *thread* that started it ends. Go may end every thread
+// except one that a goroutine keeps.
 var starter = sync.OnceValue(func() chan<- func() {
 	work := make(chan func())
 	go func() {
@@ -176,8 +173,7 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// Start starts a command of a test. On Linux it ends with this process, in whatever way
-// that ends.
+// Start starts a command of a test. On Linux it ends with this process, in whatever way.
 func Start(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = childAttr()
 	return startOnLastingThread(cmd)
@@ -207,7 +203,7 @@ func freshDir(t TB) string {
 	return dir
 }
 
-// Folder makes a directory on the common disk that is removed with the site, or when this
+// Folder makes a directory on the common disk. It is removed with the site, or when this
 // process ends, in whatever way.
 func (s *Site) Folder() string {
 	root, err := rootDir()
@@ -240,7 +236,7 @@ var rootDir = sync.OnceValues(func() (root, error) {
 		return root{}, err
 	}
 	defer r.Close()
-	// A child of a child, such as what initializes a MariaDB, may still write.
+	// A grandchild, such as one that initializes a MariaDB, may still write.
 	remover := exec.Command("sh", "-c", `read -r _; umount -l "$1"/* 2>/dev/null
 i=0; until rm -rf "$1" 2>/dev/null || [ $i = 60 ]; do i=$((i + 1)); sleep 1; done`, "sh", path)
 	remover.Stdin = r
@@ -254,9 +250,9 @@ var ports struct {
 	taken map[int]bool
 }
 
-// freePort returns a port that is free and that no process gave to another server. It
-// lies below the range from which the kernel draws the ports of outgoing connections, so
-// that a restarted server finds it free.
+// freePort returns a free port that no process gave to another server. It lies below the
+// range from which the kernel takes ports of outgoing connections, so that it is free
+// when a server restarts.
 func freePort() (int, error) {
 	ports.Lock()
 	defer ports.Unlock()
@@ -284,8 +280,7 @@ func freePort() (int, error) {
 
 func addr(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 
-// FreeAddr returns an address of 127.0.0.1 that is free, and which this process gets
-// only once.
+// FreeAddr returns a free address of 127.0.0.1. This process never gets it again.
 func FreeAddr(t TB) string {
 	t.Helper()
 	port, err := freePort()

@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Promtool runs Prometheus' own checks: promtool with these arguments, and with stdin
-// as its input, in a long test. It fails the test with what promtool says if that finds
-// a problem.
+// Promtool runs promtool of Prometheus with these arguments and stdin as its input, in a
+// long test. It fails the test if promtool finds a problem.
 func Promtool(t TB, stdin string, args ...string) {
 	t.Helper()
 	Long(t)

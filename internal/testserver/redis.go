@@ -19,14 +19,13 @@ type RedisServer struct {
 	Addr string
 }
 
-// Do sends one command on a new connection and returns the reply as text: the elements
-// of an array are on separate lines, and a missing value is empty. An error reply is an
-// error.
+// Do sends one command on a new connection and returns the reply as text: array elements
+// are separate lines, and a missing value is empty. An error reply is an error.
 func (s *RedisServer) Do(args ...string) (string, error) { return do(s.Addr, args...) }
 
-// Redis starts a single Redis that keeps nothing on disk: after a Restart it
-// is empty. Further arguments are those of redis-server, for example
-// "--appendonly", "yes", "--appendfsync", "always".
+// Redis starts a single Redis that keeps nothing on disk: after a Restart it is empty.
+// args are arguments of redis-server, for example "--appendonly", "yes", "--appendfsync",
+// "always".
 func Redis(t TB, args ...string) *RedisServer {
 	t.Helper()
 	return redis(t, nil, args)
@@ -35,22 +34,22 @@ func Redis(t TB, args ...string) *RedisServer {
 func redis(t TB, env, args []string) *RedisServer {
 	t.Helper()
 	return redisNode(t, env, func() ([]string, error) {
-		// Otherwise a replica waits 5 s for others to join it.
+		// Otherwise a replica waits 5 s for further ones.
 		return append([]string{"--repl-diskless-sync-delay", "0"}, args...), nil
 	})
 }
 
 var sharedRedis shared[*RedisServer]
 
-// SharedRedis returns the single Redis that the tests of this binary share, for tests
-// that touch only their own keys and do not stop it.
+// SharedRedis returns the single Redis that the tests of this binary share. They touch
+// only their own keys and do not stop it.
 func SharedRedis(t TB) *RedisServer {
 	t.Helper()
 	return sharedRedis.get(t, func(t TB) *RedisServer { return Redis(t) })
 }
 
-// redisNode starts a redis-server, on another port if another program took the first
-// one meanwhile.
+// redisNode starts a redis-server. If another program took the port meanwhile, it tries
+// another port.
 func redisNode(t TB, env []string, more func() ([]string, error)) *RedisServer {
 	t.Helper()
 	path := require(t, "redis-server", "redis-server")
@@ -108,20 +107,20 @@ func hasLine(text, line string) bool {
 	return false
 }
 
-// SentinelSet is a primary, its replica, and one Sentinel that watches them with a
-// quorum of one. The Sentinel waits long for a silent primary until AwaitFailover: a
-// busy machine must not look like a dead primary.
+// SentinelSet is a primary, its replica, and one Sentinel that watches them with a quorum
+// of one. Until AwaitFailover the Sentinel is patient with a silent primary: a busy
+// machine must not look like a dead primary.
 type SentinelSet struct {
 	Name     string // of the set: "mymaster"
 	Primary  *RedisServer
 	Replica  *RedisServer
 	Sentinel *RedisServer
 
-	known map[*RedisServer]string // the address by which the others know each
+	known map[*RedisServer]string // each server's address for the others
 }
 
-// follow makes a server a replica of the one that is known by that address, or a
-// primary if that is its own address or "".
+// follow makes a server a replica of the primary at that address, or a primary if the
+// address is its own or "".
 func (s *SentinelSet) follow(server *RedisServer, primary string) error {
 	host, port, err := net.SplitHostPort(s.known[server])
 	if err != nil {
@@ -137,8 +136,8 @@ func (s *SentinelSet) follow(server *RedisServer, primary string) error {
 	return errors.Join(err1, err2, err)
 }
 
-// Rejoin makes a server that was restarted follow the primary that the Sentinel names,
-// as a service manager would. The server comes back as a primary otherwise.
+// Rejoin makes a restarted server follow the primary that the Sentinel names, as a
+// service manager would. Without it the server is a primary.
 func (s *SentinelSet) Rejoin(server *RedisServer) error {
 	primary, err := s.PrimaryAddr()
 	if err != nil {
@@ -147,8 +146,8 @@ func (s *SentinelSet) Rejoin(server *RedisServer) error {
 	return s.follow(server, primary)
 }
 
-// Settled returns the server that the Sentinel calls the primary, and an error unless
-// the other one follows it.
+// Settled returns the server that the Sentinel calls the primary, and an error unless the
+// other one follows it.
 func (s *SentinelSet) Settled() (primary *RedisServer, err error) {
 	at, err := s.PrimaryAddr()
 	if err != nil {
@@ -158,7 +157,7 @@ func (s *SentinelSet) Settled() (primary *RedisServer, err error) {
 	if at == s.known[replica] {
 		primary, replica = replica, primary
 	}
-	_, port, _ := net.SplitHostPort(at) // we gave it to the Sentinel
+	_, port, _ := net.SplitHostPort(at) // the Sentinel has it from us
 	for _, want := range []string{"role:slave", "master_port:" + port, "master_link_status:up"} {
 		if err := infoSays(replica, "replication", want); err != nil {
 			return primary, err
@@ -173,9 +172,8 @@ func RedisSentinel(t TB) *SentinelSet {
 	return RedisSentinelBehind(t, func(addr string) string { return addr })
 }
 
-// RedisSentinelBehind is RedisSentinel whose servers reach the primary and the replica
-// at the addresses that behind returns for theirs. The Sentinel tells clients those
-// addresses, too.
+// RedisSentinelBehind is RedisSentinel whose servers reach each other at the addresses
+// that behind returns. The Sentinel tells clients those addresses as well.
 func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 	t.Helper()
 	set := &SentinelSet{Name: "mymaster", Primary: Redis(t), Replica: Redis(t)}
@@ -203,8 +201,8 @@ func RedisSentinelBehind(t TB, behind func(addr string) string) *SentinelSet {
 	return set
 }
 
-// Sentinel starts a Sentinel that watches a primary. It calls a server down that has been
-// silent for downAfter, and the primary if quorum Sentinels agree.
+// Sentinel starts a Sentinel that watches a primary. A server that was silent for
+// downAfter is down for it; the primary is down if quorum Sentinels agree.
 func Sentinel(t TB, name, primary string, quorum int, downAfter time.Duration) *RedisServer {
 	t.Helper()
 	host, port, err := net.SplitHostPort(primary)
@@ -254,8 +252,8 @@ func (s *SentinelSet) PrimaryAddr() (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// AwaitFailover makes the Sentinel notice within half a second that the primary is
-// dead, and returns when it names the replica and the replica takes writes.
+// AwaitFailover makes the Sentinel notice a dead primary within half a second, and
+// returns when it names the replica and the replica accepts writes.
 func (s *SentinelSet) AwaitFailover(t TB) {
 	t.Helper()
 	if _, err := s.Sentinel.Do("SENTINEL", "SET", s.Name, "down-after-milliseconds", "500"); err != nil {
@@ -287,8 +285,8 @@ func (c *Cluster) Addrs() []string {
 	return addrs
 }
 
-// RedisCluster starts a Cluster that serves all slots. It takes two to three
-// seconds, so SharedRedisCluster is often the better choice.
+// RedisCluster starts a Cluster that serves all slots. It takes two to three seconds, so
+// SharedRedisCluster is often better.
 func RedisCluster(t TB) *Cluster {
 	t.Helper()
 	var c Cluster
@@ -342,8 +340,8 @@ func RedisCluster(t TB) *Cluster {
 
 var sharedCluster shared[*Cluster]
 
-// SharedRedisCluster returns the Cluster that the tests of this binary share, for tests
-// that touch only their own keys and do not stop it.
+// SharedRedisCluster returns the Cluster that the tests of this binary share. They touch
+// only their own keys and do not stop it.
 func SharedRedisCluster(t TB) *Cluster {
 	t.Helper()
 	return sharedCluster.get(t, RedisCluster)

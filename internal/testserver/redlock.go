@@ -2,8 +2,8 @@ package testserver
 
 import "net"
 
-// RedisNodes starts n independent Redis servers, which are empty after a
-// Restart. Further arguments are those of redis-server.
+// RedisNodes starts n independent Redis servers, which are empty after a Restart. args
+// are arguments of redis-server.
 func RedisNodes(t TB, n int, args ...string) []*RedisServer {
 	t.Helper()
 	nodes := make([]*RedisServer, n)
@@ -36,7 +36,7 @@ func RedisReplica(t TB, of *RedisServer) *RedisServer {
 var sharedNodes shared[[]*RedisServer]
 
 // SharedRedisNodes returns the five independent servers that the tests of this binary
-// share, for tests that touch only their own keys and do not stop them.
+// share. They touch only their own keys and do not stop them.
 func SharedRedisNodes(t TB) []*RedisServer {
 	t.Helper()
 	return sharedNodes.get(t, func(t TB) []*RedisServer { return RedisNodes(t, 5) })

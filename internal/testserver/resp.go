@@ -35,8 +35,8 @@ func do(addr string, args ...string) (string, error) {
 	return readReply(bufio.NewReader(conn))
 }
 
-// readReply returns a reply as text: the elements of an array are separated by
-// newlines, and a missing value is empty.
+// readReply returns a reply as text: array elements are separate lines, and a missing
+// value is empty.
 func readReply(r *bufio.Reader) (string, error) {
 	line, err := r.ReadString('\n')
 	if err != nil {

@@ -10,5 +10,5 @@ import (
 // Freeze fails: processes cannot be stopped here.
 func Freeze(*os.Process) error { return errors.ErrUnsupported }
 
-// Thaw fails, too.
+// Thaw fails as well.
 func Thaw(*os.Process) error { return errors.ErrUnsupported }

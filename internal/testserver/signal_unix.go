@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// Freeze stops a process (SIGSTOP), and returns when the process stands still, which takes a while on a busy machine.
+// Freeze stops a process (SIGSTOP) and returns when it stands still, which may take a
+// while on a busy machine.
 func Freeze(p *os.Process) error {
 	err := p.Signal(syscall.SIGSTOP)
 	if err == nil {
@@ -16,5 +17,5 @@ func Freeze(p *os.Process) error {
 	return err
 }
 
-// Thaw lets a frozen process go on.
+// Thaw resumes a frozen process.
 func Thaw(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

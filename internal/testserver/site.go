@@ -9,18 +9,18 @@ import (
 	"time"
 )
 
-// A Site is the TB of a program that goes on when a server does not start. Each of its
+// A Site is the TB of a program that continues when a server does not start. Each of its
 // servers has a machine of its own, whose clock and disk can be broken.
 //
-// Call everything that may fail within Try: what would end a test panics.
+// Call everything that may fail within Try: where a test would end, a Site panics.
 type Site struct {
 	Program
 
-	// Clocks gives machines clocks that can be set, if libfaketime is installed. Java
-	// does not work with it, and Go ignores it.
+	// Clocks gives the machines clocks that can be set, if libfaketime is installed. It
+	// does not work with Java, and Go ignores it.
 	Clocks bool
 
-	// Stalls gives servers disks that can be stalled: see Process.StallDisk. Without
+	// Stalls gives the servers disks that can be stalled: see Process.StallDisk. Without
 	// Linux and seccomp such a server does not start.
 	Stalls bool
 
@@ -62,7 +62,7 @@ type Machine struct {
 // diskSize is the size of a machine's disk. Only the part in use takes memory.
 const diskSize = 1 << 30
 
-// Dir is the directory of everything that the server keeps.
+// Dir is the directory of all that the server keeps.
 func (m *Machine) Dir() string { return m.dir }
 
 // HasClock and HasDisk report whether SetClock and FillDisk can do something.
@@ -77,7 +77,7 @@ func (m *Machine) SetClock(offset time.Duration) error {
 	return m.clock.set(offset)
 }
 
-// FillDisk leaves no room on the machine's disk until free is called, which may be
+// FillDisk leaves no space on the machine's disk until free is called, which may be
 // repeated. It fails where disks of a given size cannot be mounted.
 func (m *Machine) FillDisk() (free func() error, err error) {
 	if m.disk == 0 {
@@ -87,7 +87,7 @@ func (m *Machine) FillDisk() (free func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// A process that writes meanwhile uses more than that; and a size of 0 is no limit.
+	// A process that writes meanwhile uses more, and a size of 0 means no limit.
 	for range 100 {
 		if err = resizeDisk(m.dir, max(used, 4096)); err == nil {
 			return func() error { return resizeDisk(m.dir, m.disk) }, nil
@@ -99,7 +99,7 @@ func (m *Machine) FillDisk() (free func() error, err error) {
 	return nil, fmt.Errorf("fill the disk at %s: %w", m.dir, err)
 }
 
-// FreshDir makes a directory that is the disk of a machine without a server, and is
+// FreshDir makes a directory that is the disk of a machine without a server. It is
 // removed with the site.
 func (s *Site) FreshDir() *Machine { return s.machine(freshDir(s)) }
 
@@ -112,7 +112,7 @@ func (s *Site) settle(dir string) {
 	}
 	if mountDisk(dir, diskSize) == nil {
 		m.disk = diskSize
-		s.Cleanup(func() { _ = unmountDisk(dir) }) // the remover does what is left
+		s.Cleanup(func() { _ = unmountDisk(dir) }) // the remover does the rest
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (s *Site) machine(dir string) *Machine {
 	return s.machines[dir]
 }
 
-// Machine returns the machine that the server runs on, or nil if it is not of a Site.
+// Machine returns the machine of the server, or nil if it belongs to no Site.
 func (p *Process) Machine() *Machine {
 	if s, ok := p.t.(*Site); ok {
 		return s.machine(p.dir)
@@ -136,8 +136,8 @@ func (p *Process) Machine() *Machine {
 	return nil
 }
 
-// faketime returns the path of libfaketime, or "" if it is not installed: of the
-// variant in which no thread reads the offset while another one is setting it up.
+// faketime returns the path of libfaketime, or "" if it is not installed: of the variant
+// in which no thread reads the offset while another one sets it up.
 func faketime() string {
 	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1") // the pattern is right
 	if len(libs) == 0 {

@@ -22,8 +22,8 @@ func Stalling(t TB) TB {
 // stalling marks a test.
 type stalling struct{ TB }
 
-// stalls reports whether the disks of a test's servers can be stalled. Such a server
-// has to wait for its disk; its fsync costs little.
+// stalls reports whether the disks of a test's servers can be stalled. Such a server must
+// wait for its disk; its fsync costs little.
 func stalls(t TB) bool {
 	switch t := t.(type) {
 	case stalling:
@@ -34,19 +34,19 @@ func stalls(t TB) bool {
 	return false
 }
 
-// CanStallDisk reports whether StallDisk can do something.
+// CanStallDisk reports whether StallDisk has an effect.
 func (p *Process) CanStallDisk() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.staller != nil
 }
 
-// StallDisk makes each fsync and fdatasync of the server hang, until ResumeDisk: the
-// server itself goes on as far as it can without them. It fails the test if the server
-// was not started by Stalling, or by a Site that stalls.
+// StallDisk makes each fsync and fdatasync of the server hang until ResumeDisk; the rest
+// of the server continues as far as it can. It fails the test if the server was not
+// started by Stalling, or by a Site that stalls.
 func (p *Process) StallDisk() { p.setStalled(true) }
 
-// ResumeDisk ends what StallDisk began. It may be repeated.
+// ResumeDisk ends StallDisk. It may be repeated.
 func (p *Process) ResumeDisk() { p.setStalled(false) }
 
 func (p *Process) setStalled(stalled bool) {

@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A staller answers the fsync and fdatasync of the processes that it starts: at once,
-// or when the disk is resumed. The kernel handles all other system calls as usual, so a
-// process with a stalled disk goes on reading, answering and writing into the page
-// cache.
+// A staller answers the fsync and fdatasync of the processes that it starts: at once, or
+// when the disk is resumed. All other system calls are unchanged, so a process with a
+// stalled disk still reads, answers and writes into the page cache.
 //
-// The kernel asks the staller because of a seccomp filter, which the children of the
-// filter's thread inherit. That works for programs without a C library, too.
+// A seccomp filter makes the kernel ask the staller. Children of the filter's thread
+// inherit it. It works for programs without a C library as well.
 type staller struct {
 	run chan func() // for that thread
 
@@ -25,7 +24,7 @@ type staller struct {
 
 	mu      sync.Mutex
 	stalled bool
-	waiting []uint64 // the calls that are not answered yet
+	waiting []uint64 // unanswered calls
 	closed  bool
 }
 
@@ -38,7 +37,7 @@ func newStaller() (*staller, error) {
 	}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and the thread ends with the goroutine
+		runtime.LockOSThread() // the thread ends with the goroutine
 		leaveIPC()
 		fd, err := askAboutSyncs()
 		s.listener = fd
@@ -59,7 +58,7 @@ func newStaller() (*staller, error) {
 }
 
 // askAboutSyncs makes the kernel ask before each fsync and fdatasync of this thread and
-// its children, by the file descriptor that it returns.
+// its children. The questions come through fd.
 func askAboutSyncs() (fd int, err error) {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, err
@@ -123,8 +122,8 @@ func (s *staller) serve() {
 	}
 }
 
-// answer lets a call return without an error. Nothing was written to the disk:
-// what a server has acknowledged survives its Kill in the page cache.
+// answer lets a call return without an error. Nothing was written to the disk, but
+// acknowledged changes survive a Kill in the page cache.
 func (s *staller) answer(id uint64) {
 	// It fails if the process has ended.
 	_ = s.ioctl(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&answer{id: id}))
@@ -144,7 +143,7 @@ func (s *staller) start(cmd *exec.Cmd) error {
 	return <-started
 }
 
-// set stalls the disk, or lets it go on.
+// set stalls or resumes the disk.
 func (s *staller) set(stalled bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,7 +156,7 @@ func (s *staller) set(stalled bool) {
 	s.waiting = nil
 }
 
-// syncing returns how many calls wait for the disk.
+// syncing returns the number of calls that wait for the disk.
 func (s *staller) syncing() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

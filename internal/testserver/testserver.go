@@ -1,14 +1,14 @@
 // Package testserver starts real servers as private children, for tests, examples and
-// benchmarks. Each listens on 127.0.0.1 on a free port, keeps its data in a fresh
-// directory, and ends with the test that started it. On Linux it also ends with the
-// process, in whatever way that ends.
+// benchmarks. Each listens on a free port of 127.0.0.1, keeps its data in a fresh
+// directory, and ends with its test. On Linux it also ends with the process, in whatever
+// way.
 //
-// A test starts servers and other programs only if BATON_REQUIRE_SERVERS is 1, and fails
-// then if one is not installed. Otherwise it is skipped, and the command that ran the
-// tests is told so once for each package and program. A Program or a Site always starts
+// A test starts servers and other programs only if BATON_REQUIRE_SERVERS is 1; then it
+// fails if one is not installed. Otherwise it is skipped, and the command that runs the
+// tests says so, once for each package and program. A Program or a Site always starts
 // them.
 //
-// An environment variable names another server of a kind, which the tests then use:
+// An environment variable selects another server of a kind:
 //
 //	BATON_SERVER_REDIS      a redis-server or valkey-server
 //	BATON_SERVER_MARIADB    a mariadbd or mysqld
@@ -16,7 +16,7 @@
 //	BATON_SERVER_ETCD       an etcd
 //	BATON_SERVER_ZOOKEEPER  the class path of ZooKeeper's jars
 //
-// Programs and libraries that belong to it are looked for where it lies.
+// Its other programs and libraries are expected beside it.
 package testserver
 
 import (
@@ -28,8 +28,8 @@ import (
 	"sync"
 )
 
-// TB is the part of testing.TB that is needed. A program that is not a test
-// uses a Program.
+// TB is the part of testing.TB that this package needs. A program that is not a test uses
+// a Program.
 type TB interface {
 	Helper()
 	Cleanup(func())
@@ -51,8 +51,8 @@ func Long(t TB) {
 	}
 }
 
-// Rounds returns how often a test tries what differs each time: n times in make
-// test-long, and a quarter of that in make test.
+// Rounds returns how often to repeat a test whose runs differ: n times in make test-long,
+// and a quarter of that in make test.
 func Rounds(n int) int {
 	if os.Getenv("BATON_LONG") == "1" {
 		return n
@@ -60,13 +60,13 @@ func Rounds(n int) int {
 	return (n + 3) / 4
 }
 
-// require returns the path of a binary, which the package install has.
+// require returns the path of a binary. install is its package.
 func require(t TB, binary, install string) string {
 	t.Helper()
 	return find(t, binary, install, func() (string, error) { return exec.LookPath(binary) })
 }
 
-// variables are those of the documentation, by what is looked for.
+// variables are those of the documentation, by the name of the program.
 var variables = map[string]string{
 	"redis-server": "BATON_SERVER_REDIS",
 	"mariadbd":     "BATON_SERVER_MARIADB",
@@ -75,8 +75,9 @@ var variables = map[string]string{
 	zookeeperJar:   "BATON_SERVER_ZOOKEEPER",
 }
 
-// find returns what look finds, or what a variable names. A test is skipped if it may not start what is looked
-// for, and fails if that is not installed; a Site says ErrNotInstalled.
+// find returns the result of look, or of the variable for it. It skips a test that may
+// not start the program, and fails one if it is not installed; a Site returns
+// ErrNotInstalled.
 func find(t TB, what, install string, look func() (string, error)) string {
 	t.Helper()
 	if !mayStart(t) {
@@ -97,7 +98,7 @@ func find(t TB, what, install string, look func() (string, error)) string {
 	return ""
 }
 
-// mayStart reports whether t may start servers: a program always may.
+// mayStart reports whether t may start servers. A program always may.
 func mayStart(t TB) bool {
 	switch t := t.(type) {
 	case *Program, *Site:
@@ -108,14 +109,13 @@ func mayStart(t TB) bool {
 	return os.Getenv("BATON_REQUIRE_SERVERS") == "1"
 }
 
-// ErrNotInstalled is in what Site.Try returns if a server is not installed.
+// ErrNotInstalled is in the error of Site.Try if a server is not installed.
 var ErrNotInstalled = errors.New("not installed")
 
 var announced sync.Map // what was not started
 
-// announce says once what is not tested, to the user who ran the tests: the go command
-// drops the output of tests that pass, and a skipped test that is not reported is taken
-// for one that passed.
+// announce says once, to the user who runs the tests, what is not tested: the go command
+// drops the output of tests that pass, and nobody notices a skipped one.
 func announce(open func() (*os.File, error), what string) {
 	if _, said := announced.LoadOrStore(what, true); said {
 		return
@@ -123,15 +123,15 @@ func announce(open func() (*os.File, error), what string) {
 	dir, _ := os.Getwd() // the package's directory, while its tests run
 	outer, err := open()
 	if err != nil {
-		return // then -v shows it
+		return // then only -v shows it
 	}
 	defer outer.Close()
 	fmt.Fprintf(outer, "skipped: tests in %s/%s that need %s; make test runs them\n",
 		filepath.Base(filepath.Dir(dir)), filepath.Base(dir), what)
 }
 
-// Program is the TB of a program or of a TestMain: what would fail or skip a test ends
-// the process with status 1.
+// Program is the TB of a program or of a TestMain: a failure or skip ends the process
+// with status 1.
 type Program struct {
 	mu       sync.Mutex
 	cleanups []func()
@@ -163,8 +163,7 @@ func (p *Program) Cleanup(f func()) {
 // Helper does nothing.
 func (p *Program) Helper() {}
 
-// Skipf prints the message, closes p and exits with status 1: a program has
-// nothing to skip.
+// Skipf is Fatalf: a program has nothing to skip.
 func (p *Program) Skipf(format string, args ...any) { p.Fatalf(format, args...) }
 
 // Fatalf prints the message, closes p and exits with status 1.
@@ -183,8 +182,8 @@ type shared[T any] struct {
 }
 
 // get starts the server for the first test that asks. Where children die with their
-// parent it then stays until the process ends, so that tests that run one after another
-// need not start it again and again; elsewhere it ends with the last test that uses it.
+// parent, the server stays until the process ends and serves later tests; elsewhere it
+// ends with the last test that uses it.
 func (s *shared[T]) get(t TB, start func(TB) T) T {
 	t.Helper()
 	s.mu.Lock()
@@ -207,7 +206,7 @@ func (s *shared[T]) get(t TB, start func(TB) T) T {
 	return s.server
 }
 
-// borrowed reports to a test, but what it starts belongs to another owner.
+// borrowed reports to a test, and starts things for another owner.
 type borrowed struct {
 	TB
 	owner *Program
@@ -217,6 +216,6 @@ func (b borrowed) Cleanup(f func()) { b.owner.Cleanup(f) }
 
 func (b borrowed) Fatalf(format string, args ...any) {
 	b.TB.Helper()
-	b.owner.Close() // what was started before this failed
+	b.owner.Close() // what was started before the failure
 	b.TB.Fatalf(format, args...)
 }

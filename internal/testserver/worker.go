@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// Ready is what a worker prints, as a line, when it works.
+// Ready is the line that a worker prints when it works.
 const Ready = "ready"
 
-// A Worker is a copy of the test's program that works for a test: its TestMain sees the
-// arguments, prints Ready, works until its standard input ends, and exits with 0. It ends
-// with the test at the latest.
+// A Worker is a copy of the test's program. Its TestMain sees the arguments, prints
+// Ready, works until its standard input ends, and exits with 0. It ends with the test at
+// the latest.
 type Worker struct {
 	t     TB
 	cmd   *exec.Cmd
@@ -37,7 +37,7 @@ func StartWorker(t TB, args ...string) *Worker {
 	if err := Start(cmd); err != nil {
 		t.Fatalf("start a worker: %v", err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill() }) // nothing if Kill or Stop ended it
+	t.Cleanup(func() { _ = cmd.Process.Kill() }) // no effect after Kill or Stop
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || strings.TrimSpace(line) != Ready {
 		t.Fatalf("the worker said %q: %v", line, err)
 	}
@@ -47,8 +47,8 @@ func StartWorker(t TB, args ...string) *Worker {
 // PID is the number of the worker's process.
 func (w *Worker) PID() int { return w.cmd.Process.Pid }
 
-// Kill ends the worker with SIGKILL, and returns when it has ended. What it has sent may
-// still be on its way.
+// Kill ends the worker with SIGKILL, and returns when it has ended. Its last requests may
+// still be on their way.
 func (w *Worker) Kill() {
 	w.t.Helper()
 	if err := w.cmd.Process.Kill(); err != nil {
@@ -57,8 +57,8 @@ func (w *Worker) Kill() {
 	_ = w.cmd.Wait() // "signal: killed"
 }
 
-// Stop ends the worker's standard input, and returns when it has ended. If it exits with
-// an error the test fails.
+// Stop ends the worker's standard input, and returns when it has ended. It fails the test
+// if the worker exits with an error.
 func (w *Worker) Stop() {
 	w.t.Helper()
 	w.stdin.Close()

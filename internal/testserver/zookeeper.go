@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// zookeeperJar is the server as Debian installs it. It knows where the other jars are.
+// zookeeperJar is the server as Debian installs it. It names the other jars.
 const zookeeperJar = "/usr/share/java/zookeeper.jar"
 
 // ZooKeeperServer is one ZooKeeper process.
@@ -40,7 +40,7 @@ func java(t TB) (path, classes string) {
 	return path, NeedJar(t, zookeeperJar, "zookeeper")
 }
 
-// NeedJar is require for a file of a package that has no binary.
+// NeedJar is require for a file of a package without a binary.
 func NeedJar(t TB, file, install string) (path string) {
 	t.Helper()
 	return find(t, file, install, func() (string, error) {
@@ -49,8 +49,8 @@ func NeedJar(t TB, file, install string) (path string) {
 	})
 }
 
-// ZooKeeper starts a single server, with ticks of 2 s, the default. It keeps its data
-// through a Restart, and does not wait for the disk. Further lines are added to its
+// ZooKeeper starts a single server with the default ticks of 2 s. It keeps its data
+// through a Restart, and does not wait for the disk. lines are added to its
 // configuration, for example "tickTime=200"; those that begin with "-" are for the Java
 // machine.
 func ZooKeeper(t TB, lines ...string) *ZooKeeperServer {
@@ -89,8 +89,8 @@ func zooKeeperOn(t TB, dir string, lines ...string) *ZooKeeperServer {
 
 var sharedZooKeeper shared[*ZooKeeperServer]
 
-// SharedZooKeeper returns the single server that the tests of this binary share, for
-// tests that touch only their own nodes and do not stop it.
+// SharedZooKeeper returns the single server that the tests of this binary share. They
+// touch only their own nodes and do not stop it.
 func SharedZooKeeper(t TB) *ZooKeeperServer {
 	t.Helper()
 	return sharedZooKeeper.get(t, func(t TB) *ZooKeeperServer { return ZooKeeper(t) })
@@ -112,7 +112,7 @@ func newZooKeeper(t TB, java, classes, dir string, port int, main string, lines 
 	}
 	args = append(args, "-cp", dir+":"+classes+":/usr/share/java/slf4j-simple.jar", main, filepath.Join(dir, "zoo.cfg"))
 	s.Process = Process{t: t, path: java, args: args, dir: dir, ready: func(int) error {
-		// The server may never answer a request that comes while it starts.
+		// The server may never answer a request that arrives during its start.
 		conf, err := s.ask("conf", 500*time.Millisecond)
 		if err != nil {
 			return err
@@ -159,7 +159,7 @@ func (s *ZooKeeperServer) ask(command string, within time.Duration) (string, err
 		return "", err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(within)) // fails with the next use
+	_ = c.SetDeadline(time.Now().Add(within)) // an error shows at the next use
 	if _, err := io.WriteString(c, command); err != nil {
 		return "", err
 	}
@@ -167,7 +167,7 @@ func (s *ZooKeeperServer) ask(command string, within time.Duration) (string, err
 	return string(b), err
 }
 
-// Mode is what the server is: "standalone", "leader", "follower".
+// Mode is the role of the server: "standalone", "leader", "follower".
 func (s *ZooKeeperServer) Mode() (string, error) {
 	text, err := s.Ask("srvr")
 	if err != nil {
@@ -181,13 +181,13 @@ func (s *ZooKeeperServer) Mode() (string, error) {
 	return "", fmt.Errorf("it does not serve: %.60q", text)
 }
 
-// Counters are what a server has counted.
+// Counters are the counts of a server.
 type Counters struct {
 	Requests int64 // packets received, those of Ask and pings included
 	Commits  int64 // transactions, failed ones included
 }
 
-// Count reads the counters. Only differences have a meaning.
+// Count reads the counters. Only differences mean something.
 func (s *ZooKeeperServer) Count(t TB) Counters {
 	t.Helper()
 	text, err := s.Ask("srvr")
@@ -244,7 +244,7 @@ func (e *Ensemble) AwaitLeader(t TB) int {
 // node from reaches an address of node to; nodes count from 0. It is called twice for
 // each pair, before any node starts: first for the address for elections, then for the
 // one for a leader's followers. For elections a node also tells the others its own
-// address, and nodes with a greater index use that. Lines are as in ZooKeeper.
+// address, and nodes with a greater index use that. lines are as in ZooKeeper.
 func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines ...string) *Ensemble {
 	t.Helper()
 	path, classes := java(t)
@@ -295,15 +295,14 @@ func ZooKeeperEnsemble(t TB, peer func(from, to int, addr string) string, lines 
 
 var sharedEnsemble shared[*Ensemble]
 
-// SharedZooKeeperEnsemble returns the Ensemble that the tests of this binary share, for
-// tests that touch only their own nodes and do not stop it.
+// SharedZooKeeperEnsemble returns the Ensemble that the tests of this binary share. They
+// touch only their own nodes and do not stop it.
 func SharedZooKeeperEnsemble(t TB) *Ensemble {
 	t.Helper()
 	return sharedEnsemble.get(t, func(t TB) *Ensemble { return ZooKeeperEnsemble(t, nil) })
 }
 
-// RunJava runs a Java source of one file to its end and returns what it
-// printed.
+// RunJava runs a Java source of one file to its end and returns its output.
 func RunJava(t TB, jars []string, source string, args ...string) (string, error) {
 	t.Helper()
 	cmd := JavaCommand(t, jars, source, args...)
@@ -311,8 +310,8 @@ func RunJava(t TB, jars []string, source string, args ...string) (string, error)
 	return string(out), err
 }
 
-// JavaCommand makes the command that runs a class, or a source of one file,
-// with the jars.
+// JavaCommand makes the command that runs a class, or a source of one file, with the
+// jars.
 func JavaCommand(t TB, jars []string, class string, args ...string) *exec.Cmd {
 	t.Helper()
 	path, _ := java(t)

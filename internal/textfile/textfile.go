@@ -1,5 +1,5 @@
-// Package textfile keeps metrics and writes them in the text format of Prometheus: as a
-// file for the textfile collector of its node_exporter, or for a program that shows them.
+// Package textfile keeps metrics and writes them in the text format of Prometheus: to a
+// file for the textfile collector of node_exporter, or for a program that serves them.
 package textfile
 
 import (
@@ -21,24 +21,24 @@ import (
 	"github.com/batonhq/baton/adapters/metrics"
 )
 
-// Metrics keeps what was measured, as a metrics.Meter. It is safe for concurrent use.
+// Metrics is a metrics.Meter that keeps its values. It is safe for concurrent use.
 type Metrics struct {
-	own string // the label that every series has: `file="nightly.prom"`; "": none
+	own string // the label of every series: `file="nightly.prom"`; "": none
 
 	mu      sync.Mutex
 	all     map[string]*family
 	sampled []sampled
 }
 
-// sampled is an instrument whose values are looked up when the text is made.
+// sampled is an instrument whose values are read when the text is made.
 type sampled struct {
 	metrics.Instrument
 	look func(series func(value float64, values ...string))
 }
 
-// New returns Metrics for the file at path. The collector refuses the files of all
-// programs if two of them have the same series: so every series has a label with the
-// name of its file. Metrics that a program shows itself have no path, and no such label.
+// New returns Metrics for the file at path. The collector refuses all files if two of
+// them have the same series, so every series has a label with the name of its file.
+// Metrics that a program serves itself have no path, and no such label.
 func New(path string) *Metrics {
 	m := &Metrics{all: make(map[string]*family)}
 	if path != "" {
@@ -53,8 +53,8 @@ type family struct {
 	series map[string]*series
 }
 
-// series has the value of a counter or a gauge, or the sum and the counts of a
-// histogram, of which the last is that of the infinite bucket.
+// series has the value of a counter or gauge, or the sum and the counts of a histogram;
+// the last count is that of the infinite bucket.
 type series struct {
 	value  float64
 	counts []uint64
@@ -102,7 +102,6 @@ func (m *Metrics) Sample(i metrics.Instrument, look func(series func(value float
 	return nil
 }
 
-// labels are those of a series.
 func (m *Metrics) labels(i metrics.Instrument, values []string) string {
 	labels := ""
 	for n, l := range i.Labels {
@@ -113,15 +112,14 @@ func (m *Metrics) labels(i metrics.Instrument, values []string) string {
 	return strings.TrimSuffix(labels+m.own, ",")
 }
 
-// A Value is that of a gauge without labels.
+// A Value is the value of a gauge without labels.
 type Value struct {
 	Of    metrics.Instrument
 	Value float64
 }
 
-// Text is what was measured up to now, and the values, in the text format of
-// Prometheus, sorted by names and labels. Of several values of one gauge it has the
-// last.
+// Text is everything measured so far, and the values, in the text format of Prometheus,
+// sorted by names and labels. Of several values of one gauge it has the last.
 func (m *Metrics) Text(values ...Value) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,14 +199,14 @@ func label(name, value string) string {
 	return name + `="` + labelEscapes.Replace(strings.ToValidUTF8(value, "\ufffd")) + `"`
 }
 
-// Find returns the value of a gauge without labels in what Text has written.
+// Find returns the value of a gauge without labels in the output of Text.
 func Find(text []byte, of metrics.Instrument) (value float64, ok bool) {
 	for line := range bytes.Lines(text) {
 		labels, has := bytes.CutPrefix(line, []byte(of.Prometheus()+"{"))
 		if !has {
 			continue
 		}
-		// No value has a space in it, but labels may.
+		// Values contain no space, but labels may.
 		at := bytes.LastIndexByte(labels, ' ')
 		value, err := strconv.ParseFloat(string(bytes.TrimSpace(labels[at+1:])), 64)
 		return value, err == nil && !math.IsNaN(value) && !math.IsInf(value, 0)
@@ -219,16 +217,16 @@ func Find(text []byte, of metrics.Instrument) (value float64, ok bool) {
 // maxOld is the longest file that Replace reads.
 const maxOld = 1 << 20
 
-// Replace replaces the file at path by what next makes of its text, nil if there is
-// none. Readers see the old file or the new one, never a part; of several writers the
-// last one wins. Everybody may read the file. A symbolic link in its place is
-// replaced, not followed, and no other file of the directory is written to, also if
-// other users may write there.
+// Replace replaces the file at path by the result of next, which gets the old text: nil
+// if there is none. Readers see the old file or the new one, never a part; of several
+// writers the last one wins. Everybody may read the file. A symbolic link at path is
+// replaced, not followed. No other file of the directory is written to, even if other
+// users may write there.
 //
-// Replace does not wait for the disk: after a failure of the machine the file may be
-// the old one, or empty.
+// Replace does not wait for the disk: after a failure of the machine the file may be the
+// old one, or empty.
 func Replace(path string, next func(old []byte) []byte) error {
-	// All that follows is about this directory, also if another takes its name.
+	// Everything below is about this directory, even if another one gets its name.
 	dir, err := os.OpenRoot(filepath.Dir(path))
 	if err != nil {
 		return err
@@ -236,7 +234,7 @@ func Replace(path string, next func(old []byte) []byte) error {
 	defer dir.Close()
 	name := filepath.Base(path)
 	text := next(read(dir, name))
-	temp := ".baton-" + rand.Text() + ".new" // the collector reads no such name
+	temp := ".baton-" + rand.Text() + ".new" // the collector ignores such names
 	f, err := dir.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return err
@@ -249,18 +247,18 @@ func Replace(path string, next func(old []byte) []byte) error {
 		err = dir.Rename(temp, name)
 	}
 	if err != nil {
-		_ = dir.Remove(temp) // the error is told
+		_ = dir.Remove(temp) // the error is reported
 	}
 	return err
 }
 
-// read returns the text of a file, or nil if there is none that could be read.
+// read returns the text of a file, or nil if it cannot be read.
 func read(dir *os.Root, name string) []byte {
 	info, err := dir.Lstat(name)
 	if err != nil || !info.Mode().IsRegular() {
 		return nil
 	}
-	// What has taken its place meanwhile may be a pipe that nobody writes to.
+	// A pipe without a writer may have replaced it meanwhile.
 	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package textwidth counts how many columns of a terminal a text takes, where Chinese, Japanese
-// and Korean characters and pictures take two.
+// Package textwidth counts the columns of a text on a terminal: Chinese, Japanese and
+// Korean characters and pictures take two.
 package textwidth
 
 import (
@@ -8,7 +8,7 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Of is how many columns a text takes.
+// Of is the number of columns of a text.
 func Of(text string) (n int) {
 	for _, r := range text {
 		n += OfRune(r)
@@ -16,7 +16,7 @@ func Of(text string) (n int) {
 	return n
 }
 
-// OfRune is how many columns a character takes: 0, 1 or 2.
+// OfRune is the number of columns of a character: 0, 1 or 2.
 func OfRune(r rune) int {
 	if unicode.In(r, unicode.Mn, unicode.Me) {
 		return 0

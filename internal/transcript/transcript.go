@@ -1,4 +1,4 @@
-// Package transcript is the form in which baton once records what a command has left.
+// Package transcript is the form in which baton once records a command's result.
 package transcript
 
 import (
@@ -9,9 +9,9 @@ import (
 	"strconv"
 )
 
-// A Transcript is what a command has left: its exit code and its output, each piece
-// with the number of its stream, in the order in which it was read. Of one that failed,
-// a piece of stream 0 says what else baton knows of its end. It is recorded as
+// A Transcript is the exit code and the output of a command: the pieces in the order in
+// which they were read, each with the number of its stream. If the command failed, a
+// piece of stream 0 says what else baton knows of its end. It is recorded as
 //
 //	baton-once 1 EXIT OMITTED
 //	STREAM LENGTH
@@ -23,7 +23,7 @@ type Transcript struct {
 	Pieces  []Piece
 }
 
-// A Piece is what was read from a stream at a time.
+// A Piece is what was read from a stream at once.
 type Piece struct {
 	Stream int // 0, 1 or 2
 	Data   []byte
@@ -31,14 +31,14 @@ type Piece struct {
 
 const head = "baton-once 1 "
 
-// MostHead and MostPieceHead are how many bytes Encode adds at most, at the begin and for
+// MostHead and MostPieceHead bound the bytes that Encode adds: at the beginning, and for
 // each piece.
 const (
 	MostHead      = 64
 	MostPieceHead = len("2 262144\n")
 )
 
-// Encode is the form in which a record keeps it.
+// Encode returns the recorded form.
 func (t *Transcript) Encode() []byte {
 	b := fmt.Appendf(nil, "%s%d %d\n", head, t.Exit, t.Omitted)
 	for _, p := range t.Pieces {
@@ -50,7 +50,7 @@ func (t *Transcript) Encode() []byte {
 
 var errNotTranscript = errors.New("not written by baton once")
 
-// Decode reads what Encode wrote. Its pieces share the memory of text.
+// Decode reads the recorded form. Its pieces share the memory of text.
 func Decode(text []byte) (*Transcript, error) {
 	rest, ok := bytes.CutPrefix(text, []byte(head))
 	if !ok {

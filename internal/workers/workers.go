@@ -1,7 +1,6 @@
-// Package workers keeps goroutines for callers that often need one for a moment. A new
-// goroutine begins with a small stack, which grows and is copied several times on the
-// way through a client library; a goroutine that has done such work before already has
-// a large one.
+// Package workers keeps goroutines for callers that often need one briefly. A new
+// goroutine begins with a small stack, which grows and is copied several times on the way
+// through a client library; a goroutine that has done such work has a large one.
 package workers
 
 import (
@@ -10,8 +9,8 @@ import (
 	"sync"
 )
 
-// A Pool runs functions on other goroutines and keeps some of those that are done. Its
-// methods may be called by several goroutines at the same time.
+// A Pool runs functions on other goroutines, and keeps some of the idle ones. It is safe
+// for concurrent use.
 type Pool struct {
 	ctx  context.Context
 	keep int
@@ -23,8 +22,8 @@ type Pool struct {
 // New returns a Pool that keeps up to keep idle goroutines, until ctx ends.
 func New(ctx context.Context, keep int) *Pool { return &Pool{ctx: ctx, keep: keep} }
 
-// Go runs f on another goroutine, at once, whether ctx has ended or not. It does
-// not wait for f.
+// Go runs f on another goroutine at once, even after the end of ctx. It does not wait for
+// f.
 func (p *Pool) Go(f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -44,7 +43,7 @@ func (p *Pool) work(f func()) {
 	}
 }
 
-// more waits for the next function, and returns nil if there will be none.
+// more waits for the next function. It returns nil if there will be none.
 func (p *Pool) more(next chan func()) func() {
 	p.mu.Lock()
 	if len(p.idle) == p.keep {
@@ -64,5 +63,5 @@ func (p *Pool) more(next chan func()) func() {
 		p.idle = slices.Delete(p.idle, i, i+1)
 		return nil
 	}
-	return <-next // it came just now
+	return <-next // it arrived just now
 }

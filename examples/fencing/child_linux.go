@@ -5,6 +5,6 @@ import (
 	"syscall"
 )
 
-// endWithParent makes the kernel kill the command when this process ends in whatever
-// way: a process that is stopped would stay for ever.
+// endWithParent makes the kernel kill the command when this process ends, in whatever
+// way: otherwise a stopped process would stay for ever.
 func endWithParent(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

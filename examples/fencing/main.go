@@ -1,14 +1,14 @@
 // Fencing is the story of the pause that beats every lease. A holder checks its lease,
-// which is valid. Before it writes, it is stopped for longer than the lease lasts
-// (really stopped: SIGSTOP). The store grants the lock to the next holder, who writes.
-// The first holder wakes up, and its write replaces the other. With a guard in front of
-// the account that write is refused.
+// which is valid. Before it writes, SIGSTOP stops it for longer than the lease lasts. The
+// store grants the lock to the next holder, who writes. The first holder resumes, and its
+// write replaces the other one. With a guard in front of the account that write is
+// refused.
 //
 //	go run ./examples/fencing [--store URL] [--pauses N] [-o json]
 //
-// Then the same moment is made N times, without waiting for a lease to expire: the
-// holder is held back, its lock ends without its hearing of it, and is granted to the
-// next holder. The program exits with status 1 if a stale write got past the guard.
+// Then the same moment is made N times without waiting for a lease to expire: the holder
+// is held back, its lock ends without its knowledge, and is granted to the next holder.
+// The program exits with status 1 if a stale write passed the guard.
 package main
 
 import (

@@ -36,7 +36,7 @@ func (a *account) write(token int64) {
 	a.last = max(a.last, token)
 }
 
-// atOnce is the number of accounts at which pauses are made at the same time.
+// atOnce is the number of accounts with pauses at the same time.
 const atOnce = 64
 
 // gate guards an account: guard.Gate.Do, in the example.
@@ -67,7 +67,7 @@ func induceAt(ctx context.Context, store driver.Locks, n int, g gate) (sum count
 		all.Go(func() {
 			c, err := pauses(ctx, store, programs, fmt.Sprint("examples/fencing/account/", i), share(n, min(atOnce, n), i), g)
 			if err != nil {
-				cancel(err) // the first one tells why
+				cancel(err) // the first error is the cause
 			}
 			mu.Lock()
 			defer mu.Unlock()
@@ -80,12 +80,12 @@ func induceAt(ctx context.Context, store driver.Locks, n int, g gate) (sum count
 	return sum, context.Cause(ctx)
 }
 
-// share is the part of n for the i-th of of.
+// share is the i-th of of parts of n.
 func share(n, of, i int) int { return n*(i+1)/of - n*i/of }
 
 // pauses stops one holder after the other between its check of the lease and its second
-// write. What matters in a pause happens in each: the lock is taken from the holder and
-// granted to the next, who writes.
+// write. In each pause the lock is taken from the holder and granted to the next, who
+// writes.
 func pauses(ctx context.Context, store driver.Locks, programs [2]*baton.Locker, key string, n int, g gate) (c counts, err error) {
 	var without, with account
 	write := func(lease *baton.Lease) error {
@@ -121,22 +121,22 @@ func pauses(ctx context.Context, store driver.Locks, programs [2]*baton.Locker, 
 		if err != nil {
 			return c, errors.Join(err, holder.Unlock())
 		}
-		if ended == nil { // it wakes up and writes
+		if ended == nil { // it resumes and writes
 			c.Tried++
 			if err := write(holder); err != nil && !errors.Is(err, guard.ErrStale) {
 				return c, errors.Join(err, next.Unlock())
 			}
 		}
-		_ = holder.Unlock() // it learns now what it may not know yet
+		_ = holder.Unlock() // it may learn only now that the lock is lost
 		holder = next
 	}
 	c.Without, c.With = without.stale, with.stale
 	return c, holder.Unlock()
 }
 
-// end ends the claim of a holder that does not hear of it: every tenth time by force,
-// as an operator does; otherwise the claim is gone from the store at once, as if it had
-// expired. If the answer was lost, end tries again.
+// end ends the claim of a holder without its knowledge: every tenth time by force, as an
+// operator does; otherwise the claim leaves the store at once, as if it had expired. If
+// the answer was lost, end tries again.
 func end(ctx context.Context, store driver.Locks, c driver.Claim, turn int) (err error) {
 	for {
 		if turn%10 == 0 {

@@ -7,7 +7,7 @@ import (
 	"os"
 )
 
-// canStop is false where processes cannot be stopped: then only the induced pauses are
+// canStop is false where processes cannot be stopped. Then only the induced pauses are
 // shown.
 const canStop = false
 

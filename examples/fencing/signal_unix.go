@@ -10,7 +10,7 @@ import (
 
 const canStop = true
 
-// stopHere stops this process, all of it, until it gets SIGCONT.
+// stopHere stops this whole process until it gets SIGCONT.
 func stopHere() error {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGCONT)

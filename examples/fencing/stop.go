@@ -33,7 +33,7 @@ type stop struct {
 }
 
 type outcome struct {
-	Account string `json:"account"` // what it says at the end
+	Account string `json:"account"` // its text at the end
 	Stale   bool   `json:"staleWriteAccepted"`
 }
 
@@ -44,7 +44,7 @@ func (o outcome) verdict() string {
 	return "refused"
 }
 
-// page is an account that is reached by HTTP: the last text that was put there.
+// page is an account behind HTTP: the last text that was put there.
 type page struct {
 	mu   sync.Mutex
 	text string
@@ -67,11 +67,10 @@ func (p *page) says() string {
 	return p.text
 }
 
-// ttlOn is as short as the store allows, but not so short that a busy machine loses the
-// lease by itself.
+// ttlOn is short, but not so short that a busy machine loses the lease by itself.
 func ttlOn(t driver.Traits) time.Duration { return max(2*time.Second, t.MinTTL) }
 
-// stopTheHolder lets another process hold the lock and stop.
+// stopTheHolder lets another process acquire the lock and stop.
 func stopTheHolder(ctx context.Context, store driver.Locks, url string) (*stop, error) {
 	var plain, guarded page
 	mux := http.NewServeMux()
@@ -95,7 +94,7 @@ func stopTheHolder(ctx context.Context, store driver.Locks, url string) (*stop, 
 		return nil, err
 	}
 	defer h.wait()
-	// It says so when it has the lock and has checked its lease, and then stops.
+	// It says so when it has the lock and has checked its lease. Then it stops.
 	if _, err := h.next(); err != nil {
 		return nil, err
 	}
@@ -131,12 +130,12 @@ func stopTheHolder(ctx context.Context, store driver.Locks, url string) (*stop, 
 	return s, nil
 }
 
-// verdicts are whether the accounts accepted a write.
+// verdicts say whether the accounts accepted a write.
 type verdicts struct{ Plain, Guarded bool }
 
-// put writes to both accounts. The context of the lease would stop a request that has
-// not begun. It cannot stop one that has: a process that is stopped after the last
-// check still writes, which is what this example shows.
+// put writes to both accounts. The context of the lease stops a request that has not
+// begun. It cannot stop one that has: a process that is stopped after the last check
+// still writes, which this example shows.
 func put(ctx context.Context, site string, lease *baton.Lease, text string) (v verdicts, err error) {
 	client := http.Client{Transport: new(guard.Transport)}
 	ctx = guard.With(ctx, guard.Of(lease))
@@ -165,8 +164,8 @@ func put(ctx context.Context, site string, lease *baton.Lease, text string) (v v
 // holderEnv makes this program the holder.
 const holderEnv = "BATON_FENCING_HOLDER"
 
-// order is what the holder is told, and word what it says: that it is about to stop,
-// and then the result of its write.
+// order is the task of the holder. word is its message: that it is about to stop, and
+// later the result of its write.
 type order struct{ Store, Site string }
 
 type word struct {
@@ -239,7 +238,7 @@ func (h *holder) heard(w word, ok bool) (word, error) {
 }
 
 // wake continues the holder until it says the result of its write. It sends SIGCONT
-// more than once: the holder may not have stopped yet at the first.
+// repeatedly: the holder may not have stopped at the first.
 func (h *holder) wake() (word, error) {
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()
@@ -267,7 +266,7 @@ func holderMain(stdin io.Reader, stdout io.Writer) int {
 		}
 	}
 	if err != nil {
-		_ = say.Encode(word{Error: err.Error()}) // the parent may have gone
+		_ = say.Encode(word{Error: err.Error()}) // the parent may have ended
 		return 1
 	}
 	return 0
@@ -291,7 +290,7 @@ func holdAndStop(ctx context.Context, o order, say func() error) (v verdicts, er
 	if err != nil {
 		return v, err
 	}
-	defer lease.Unlock() // it is lost by then, but this process does not know yet
+	defer lease.Unlock() // it is lost by then, but this process does not know
 	// That was the last check.
 	if err := say(); err != nil {
 		return v, err

@@ -1,5 +1,5 @@
-// Firstlock shows a lock being waited for: a process that holds it starts a second one,
-// which waits its turn. The lock is in a SQLite file, so nothing has to be installed.
+// Firstlock shows how a process waits for a lock: the holder starts a second process,
+// which waits for its turn. The lock is in a SQLite file, so nothing has to be installed.
 //
 //	go run ./examples/firstlock
 package main
@@ -32,7 +32,7 @@ func main() {
 	}
 }
 
-// first holds the lock for two seconds, and starts the second process meanwhile.
+// first holds the lock for two seconds. Meanwhile it starts the second process.
 func first(ctx context.Context) error {
 	dir, err := os.MkdirTemp("", "firstlock")
 	if err != nil {
@@ -79,7 +79,7 @@ func locked(ctx context.Context, file string, do func(context.Context) error) er
 	return locks.Do(ctx, "report", func(ctx context.Context, _ *baton.Lease) error { return do(ctx) })
 }
 
-// work does what must not happen twice at the same time.
+// work must not happen twice at the same time.
 func work(ctx context.Context, took time.Duration) error {
 	select {
 	case <-time.After(took):

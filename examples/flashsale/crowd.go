@@ -20,8 +20,8 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// crowd is a sale of many items to many buyers by several counters. Each counter is a
-// separate process, unless the store works in this one only.
+// crowd is a sale of many items to many buyers at several counters. Each counter is a
+// separate process, unless the store works in this process only.
 type crowd struct {
 	Items    int `json:"items"`
 	Buyers   int `json:"buyers"`
@@ -41,23 +41,23 @@ type crowdSale struct {
 
 func (c crowd) right(s crowdSale) bool { return s.Sold == c.Items && s.Left == 0 }
 
-// order is what a counter is told on its standard input, where no other process can
-// read the password of the store.
+// order is what a counter gets on its standard input, where no other process can read the
+// password of the store.
 type order struct {
 	Store  string // URL; empty: without a lock
 	Stock  stock
 	Buyers int
 }
 
-// A counter says "ready" once its first buyer has read the stock, or waits for the
-// lock, and goes on when it is told to. So the first buyers of all counters decide on
-// the same stock, if nothing prevents them.
+// A counter says "ready" once its first buyer has read the stock or waits for the lock,
+// and continues when it is told to. So the first buyers of all counters decide on the
+// same stock, if nothing prevents them.
 type counter struct {
 	ready func()
 	goOn  <-chan struct{}
 }
 
-// serve sells to the buyers, one item each, and returns how many got one.
+// serve sells one item to each buyer, and returns how many got one.
 func (k counter) serve(ctx context.Context, o order, locks func(baton.Config) (*baton.Locker, error)) (sold int, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -65,7 +65,7 @@ func (k counter) serve(ctx context.Context, o order, locks func(baton.Config) (*
 	protect := unprotected
 	if locks != nil {
 		locker, err := locks(baton.Config{Events: &baton.Events{Waiting: func(_ context.Context, e baton.LockEvent) {
-			if !e.Local { // otherwise the goroutine that it waits for will say so
+			if !e.Local { // otherwise another goroutine says so
 				ready()
 			}
 		}}})
@@ -97,7 +97,7 @@ func (k counter) serve(ctx context.Context, o order, locks func(baton.Config) (*
 		all.Go(func() {
 			for buyer.Add(1) <= int64(o.Buyers) {
 				if err := protect(ctx, buy); err != nil {
-					cancel(err) // the first one tells why
+					cancel(err) // the first error is the cause
 					return
 				}
 			}
@@ -158,10 +158,10 @@ type startCounter func(ctx context.Context, o order) (handle, error)
 
 // handle is how the sale controls a counter.
 type handle struct {
-	ready func() error // waits until it is
+	ready func() error // waits until the counter is ready
 	goOn  func() error
-	sold  func() (int, error) // waits until it has served all
-	end   func()              // after ctx: waits until nothing is left of it
+	sold  func() (int, error) // waits until all buyers are served
+	end   func()              // after ctx: waits until nothing of it is left
 }
 
 // inProcess makes counters that are goroutines. A nil store means no lock.
@@ -198,14 +198,15 @@ func inProcess(store driver.Locks) startCounter {
 // workerEnv makes this program a counter.
 const workerEnv = "BATON_FLASHSALE_COUNTER"
 
-// word is what a counter says: first that it is ready, and at the end what it has sold.
+// word is a message of a counter: first that it is ready, and at the end what it has
+// sold.
 type word struct {
 	Ready bool
 	Sold  int
 	Error string
 }
 
-// process starts a counter that is this program once more.
+// process starts a counter that is another process of this program.
 func process(ctx context.Context, o order) (handle, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -256,11 +257,11 @@ func process(ctx context.Context, o order) (handle, error) {
 			}
 			return w.Sold, wait()
 		},
-		end: func() { _ = wait() }, // ctx killed it, or it has ended well
+		end: func() { _ = wait() }, // ctx has killed it, or it has ended well
 	}, nil
 }
 
-// work is the counter that process starts. It ends when its standard input ends.
+// work is the counter of such a process. It ends when its standard input ends.
 func work(stdin io.Reader, stdout io.Writer) error {
 	in := bufio.NewReader(stdin)
 	line, err := in.ReadBytes('\n')
@@ -290,7 +291,7 @@ func work(stdin io.Reader, stdout io.Writer) error {
 	}
 	k := counter{goOn: goOn, ready: func() {
 		if say(word{Ready: true}) != nil {
-			cancel() // the parent has gone
+			cancel() // the parent has ended
 		}
 	}}
 	sold, err := k.serveFrom(ctx, o)

@@ -38,8 +38,8 @@ func unprotected(ctx context.Context, f func(context.Context) error) error { ret
 // new stock.
 //
 // The worst moment always happens: between its read and its decision a shop stops until
-// all other shops have read, too, or are known to wait for the lock. arrived[i]
-// receives when that is known of customer i; it may receive it twice.
+// all other shops have read as well, or are known to wait for the lock. arrived[i]
+// receives when that is known of customer i, possibly twice.
 func sellDryers(ctx context.Context, shops []protect, arrived []chan struct{}) (dryerSale, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,7 +73,7 @@ func sellDryers(ctx context.Context, shops []protect, arrived []chan struct{}) (
 				cancel()
 			}
 		})
-		// The next customer comes when this one is being served, or waits.
+		// The next customer comes when this one is served, or waits.
 		if await(ctx, arrived[i]) != nil {
 			break
 		}
@@ -128,7 +128,7 @@ func dryersWithoutLock(ctx context.Context) (dryerSale, error) {
 	return sellDryers(ctx, shops, newArrivals())
 }
 
-// dryersWithLock gives each customer's shop its own Locker, as if they were five
+// dryersWithLock gives each customer's shop a separate Locker, as if they were five
 // programs.
 func dryersWithLock(ctx context.Context, store driver.Locks) (dryerSale, error) {
 	arrived := newArrivals()

@@ -1,6 +1,6 @@
-// Flashsale sells what there is, and not more. First 2 hair dryers to five customers,
-// then 100 items to 10 000 buyers at the counters of several processes. A sale reads
-// the stock, a number, decides, and writes it; each sale is held without a lock and
+// Flashsale sells what there is, and not more. First it sells 2 hair dryers to five
+// customers, then 100 items to 10 000 buyers at the counters of several processes. A sale
+// reads the stock, a number, decides, and writes it. Each sale is held without a lock and
 // with one.
 //
 //	go run ./examples/flashsale [--store URL] [-o json] [--buyers N] [--items N] [--counters N]
@@ -42,7 +42,7 @@ type report struct {
 	} `json:"dryers"`
 	Crowd struct {
 		crowd
-		Processes bool      `json:"processes"` // otherwise the counters are in one process
+		Processes bool      `json:"processes"` // else the counters are in one process
 		Without   crowdSale `json:"withoutLock"`
 		With      crowdSale `json:"withLock"`
 	} `json:"crowd"`

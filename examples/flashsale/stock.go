@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// stock is a number in a file that many processes read and write. Each read
-// and each write is whole; nothing ties a write to the read before it.
+// stock is a number in a file that many processes read and write. Each read and each
+// write is atomic, but nothing ties a write to the read before it.
 type stock string
 
 const stockDigits = 12

@@ -18,7 +18,7 @@ const (
 	right   = atFirst - price + bonus
 )
 
-// outcome is the account when both have done their work.
+// outcome is the account after both have done their work.
 type outcome struct {
 	Points int      `json:"points"`
 	Gift   bool     `json:"gift"`
@@ -26,7 +26,7 @@ type outcome struct {
 	Steps  []string `json:"steps"`
 }
 
-// account is the row of a database: a read is atomic, a write is atomic, but a read and
+// account is a row of a database. A read is atomic and a write is atomic, but a read and
 // a write that depends on it are not atomic together.
 type account struct {
 	mu     sync.Mutex
@@ -62,7 +62,7 @@ func unprotected(ctx context.Context, f func(context.Context) error) error { ret
 // race lets the gift shop spend points while a promotion grants some.
 //
 // The worst moment always happens: the shop stops between its read and its write until
-// the promotion has read, too, or is known to wait for the lock. Nothing else differs
+// the promotion has read as well, or is known to wait for the lock. Nothing else differs
 // between a race with the lock and one without it.
 func race(ctx context.Context, a *account, shop, promotion protect, waiting <-chan struct{}) (gift bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)

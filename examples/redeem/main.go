@@ -1,13 +1,13 @@
-// Redeem spends points in a transaction that is committed only while the lease is
-// valid: the safest way to use a lock, for programs whose data are in the database that
-// keeps the locks. It needs no token and no guard.
+// Redeem spends points in a transaction that commits only while the lease is valid. This
+// is the safest way to use a lock, for programs whose data are in the database that keeps
+// the locks. It needs no token and no guard.
 //
 //	go run ./examples/redeem
 //
 // A member redeems 999 of 1000 points. Between the check and the commit an operator
-// breaks the lock, and the next holder asks for it: the store grants it after the
-// commit, and the holder finds one point. Then the member, who does not know yet that
-// the lock is gone, tries once more, and is refused.
+// breaks the lock, and the next holder asks for it: the store grants it after the commit,
+// and the holder finds one point. The member does not know yet that the lock is gone. It
+// tries once more, and is refused.
 //
 // It runs on a SQLite file; the test does the same on PostgreSQL and MariaDB.
 package main

@@ -27,7 +27,7 @@ var errTooFew = errors.New("not enough points")
 // grants the lock to no other holder.
 type tie func(ctx context.Context, tx *sql.Tx, lease driver.Leased) error
 
-// tieTo returns the function of an SQL store for that.
+// tieTo returns the store's function for that.
 func tieTo(store driver.Locks) (tie, error) {
 	switch s := store.(type) {
 	case *sqlitestore.Store:
@@ -40,8 +40,8 @@ func tieTo(store driver.Locks) (tie, error) {
 	return nil, fmt.Errorf("the store %s has no transactions: %w", store.Traits().Store, errors.ErrUnsupported)
 }
 
-// redeem takes points from the account, or nothing. between is called before the
-// commit: the worst moment to stop.
+// redeem takes points from the account, or nothing. between is called before the commit,
+// the worst moment to stop.
 func redeem(ctx context.Context, db *sql.DB, inTx tie, lease driver.Leased, between func()) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -73,7 +73,7 @@ func points(ctx context.Context, db *sql.DB) (n int, err error) {
 
 // story is the result.
 type story struct {
-	After bool  // the next holder was granted the lock after the commit
+	After bool  // of the member's second try
 	Found int   // points that the next holder saw
 	Again error // the error of the member's second try
 	Left  int
@@ -116,7 +116,7 @@ func redemption(ctx context.Context, store driver.Store, db *sql.DB) (s story, e
 			l, err := takeOver(ctx, other)
 			next <- arrival{l, committing.Load(), err}
 		}()
-		// Enough time for another grant, if that were possible.
+		// Enough time for another grant, if one were possible.
 		pause := time.NewTimer(300 * time.Millisecond)
 		defer pause.Stop()
 		select {

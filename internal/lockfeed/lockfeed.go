@@ -140,7 +140,7 @@ func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) er
 			events[i].ID = id
 		}
 		if err := tell(events); errors.Is(err, ErrMissed) {
-			before = nil
+			before, failing = nil, false // it may not have got Unknown
 		} else if err != nil {
 			return err
 		}

@@ -190,6 +190,31 @@ func TestReadersShareLooks(t *testing.T) {
 	})
 }
 
+// A reader that has missed that the store does not answer is told so again.
+func TestUnknownIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &listing{keys: []driver.KeyInfo{held("a", "1")}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		unknown := 0
+		if err := New(store.list).Follow(ctx, "", func(all []Event) error {
+			for _, e := range all {
+				switch e.What {
+				case Ready:
+					store.set(errAway)
+				case Unknown:
+					if unknown++; unknown == 1 {
+						return ErrMissed
+					}
+				}
+			}
+			return nil
+		}); err != nil || unknown != 2 {
+			t.Errorf("%v, told %d times", err, unknown)
+		}
+	})
+}
+
 // A reader is heard of once a second, however long a look takes, and one that has missed
 // events is told all that stands.
 func TestFollowOfSlowStore(t *testing.T) {

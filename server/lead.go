@@ -201,9 +201,10 @@ func (s locksService) Proclaim(ctx context.Context, r *batonv1.ProclaimRequest) 
 	return &batonv1.ProclaimResponse{}, names.Rename(call, all[0].Claim, owner)
 }
 
-// callerMark is before the owners of leases of a caller with a name, which has no blank. A
-// library's owner that begins so would lose that in leads: so it is no ": ", as in "http: ".
-func callerMark(name string) string { return "[" + name + "] " }
+// callerMark is before the owners of leases of a caller with a name, and has one blank, at its
+// end: the name of a certificate may have some. A library's owner that begins so would lose
+// that in leads: so it is no ": ", as in "http: ".
+func callerMark(name string) string { return "[" + strings.ReplaceAll(name, " ", "_") + "] " }
 
 const (
 	instanceMark = " ~#" // likewise, at the end of an owner

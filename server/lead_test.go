@@ -316,11 +316,13 @@ func TestValueComesBackWhole(t *testing.T) {
 	}
 	for _, value := range []string{"http: 10.0.0.7", "[a] b: c", "] x", "order ~#123456789012", "x ~#123456789012 ~#123456789012"} {
 		for _, instance := range []string{"", "i"} {
-			a := c.want(200, "x", "Acquire", m{"key": "server", "owner": value, "instance": instance})
-			if a := c.want(200, "y", "Leader", m{"key": "server"}); a["value"] != value {
-				t.Errorf("%q came back as %q", value, a["value"])
+			for _, name := range []string{"x", "cn:Jane Doe", "cn:a] [b"} { // of certificates
+				a := c.want(200, name, "Acquire", m{"key": "server", "owner": value, "instance": instance})
+				if a := c.want(200, "y", "Leader", m{"key": "server"}); a["value"] != value {
+					t.Errorf("%q of %s came back as %q", value, name, a["value"])
+				}
+				c.want(200, name, "Release", m{"handle": a["handle"]})
 			}
-			c.want(200, "x", "Release", m{"handle": a["handle"]})
 		}
 	}
 }

@@ -17,7 +17,8 @@ import (
 // the safest way to use a lock, and needs no fencing token; examples/redeem shows it.
 // Call it before the first write, and keep the transaction shorter than a third of the
 // TTL: while the row is locked the lease is not renewed and cannot be released, and no
-// other process can join the queue of the key.
+// other process can join the queue of the key: after about its TTL a Lock there returns
+// ErrUnavailable or ErrUnknown.
 //
 // The transaction must be on the server of the Store; the tables need not be in its
 // default database. It may have any isolation level. In REPEATABLE READ and SERIALIZABLE

@@ -33,8 +33,9 @@ const inTxWithin = 5 * time.Second
 // The file of the locks must be the main database of the transaction's connection. Call
 // InTx before the transaction reads: SQLite refuses to let a transaction write whose
 // reads are out of date. While the transaction lasts, no lock in the file is granted,
-// renewed or released, so keep it shorter than a third of the shortest TTL. InTx waits at
-// most five seconds for other writers. Call it outside of savepoints: rolling back to one
+// renewed or released, so keep it shorter than a third of the shortest TTL: after about its
+// TTL a Lock that waits returns ErrUnavailable or ErrUnknown. InTx waits at most five
+// seconds for other writers. Call it outside of savepoints: rolling back to one
 // undoes the check. tx is for one goroutine at a time, as always.
 //
 // An error that is driver.ErrLost, or the lease's own, says that the lease has ended.

@@ -295,13 +295,15 @@ func away(t *testing.T, h *host, l language) {
 	}
 }
 
-// notRecorded: the outcome of an attempt is not recorded at the second call either, as another
-// attempt has begun, or the store has lost the record.
+// notRecorded: an outcome is not recorded at the second call either, and a reservation is not
+// settled: it was too late. A server that answers not_found means no success of the first.
 func notRecorded(t *testing.T, h *host, l language) {
 	var calls atomic.Int32
 	p := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
 		switch {
-		case call != "Finish":
+		case call == "limit":
+			fmt.Fprint(w, `{"ok":true,"remaining":"1","reservation":"r"}`)
+		case call != "Finish" && call != "Settle":
 			return true
 		case calls.Add(1)%2 == 1:
 			w.WriteHeader(http.StatusServiceUnavailable)
@@ -313,6 +315,9 @@ func notRecorded(t *testing.T, h *host, l language) {
 	}))
 	p.must("kept done lost", "once forgotten-%s - result done", p.key())
 	p.must("lost", "once forgotten-too-%s - fail for-good", p.key())
+	if l.can(settles) {
+		p.must("lost", "settle rule key 1 1")
+	}
 }
 
 // replaced: while the secret of servers is replaced, a renewal answers with another handle.

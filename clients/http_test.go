@@ -299,10 +299,10 @@ func away(t *testing.T, h *host, l language) {
 // settled: it was too late. A server that answers not_found means no success of the first.
 func notRecorded(t *testing.T, h *host, l language) {
 	var calls atomic.Int32
-	p := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
+	front := between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
 		switch {
 		case call == "limit":
-			fmt.Fprint(w, `{"ok":true,"remaining":"1","reservation":"r"}`)
+			fmt.Fprint(w, `{"ok":true,"limit":"2","remaining":"1","reset_ms":"0","wait_ms":"0","retry_ms":"0","reservation":"r"}`)
 		case call != "Finish" && call != "Settle":
 			return true
 		case calls.Add(1)%2 == 1:
@@ -312,7 +312,8 @@ func notRecorded(t *testing.T, h *host, l language) {
 			fmt.Fprint(w, `{"code":"not_found","message":"the lease has ended"}`)
 		}
 		return false
-	}))
+	})
+	p := l.start(t, front+","+front)
 	p.must("kept done lost", "once forgotten-%s - result done", p.key())
 	p.must("lost", "once forgotten-too-%s - fail for-good", p.key())
 	if l.can(settles) {

@@ -214,6 +214,10 @@ func lostAnswers(t *testing.T, h *host, l language) {
 			t.Errorf("the answer to %s was lost: once then says %q", call, got)
 		}
 	}
+	other.must("ok true 0 0", "take burst lossy 2")
+	lose.Store("limit")
+	p.must("error", "take burst lossy -1")
+	other.must("ok true 1 0", "take burst lossy 0") // it was given back once
 	lose.Store("Renew")
 	p.lock("renewed")
 	for until := time.Now().Add(ttl * 5 / 4); time.Now().Before(until); time.Sleep(ttl / 10) {

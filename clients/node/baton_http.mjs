@@ -180,7 +180,7 @@ export async function once(key, options, work) {
 }
 
 export async function take(rule, key = "", { cost, tier, also, reserve, ...options } = {}) {
-  const call = cost < 0 ? ask : answered; // what was given back is not given back again
+  const call = [{ cost }, ...(also ?? [])].some((r) => r.cost < 0) ? ask : answered; // what was given back is not given back again
   const answer = await call(...serversOf(options), "/v1/limit", { rule, key, tier, also, reserve, cost: whole(cost) });
   return taken(answer.ok, answer);
 }

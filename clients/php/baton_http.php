@@ -270,7 +270,7 @@ function take(string $rule, string $key = '', ?int $cost = null, ?string $tier =
         ?array $urls = null, ?string $access = null): Taken {
     $servers = new Servers($urls, $access);
     $call = ['/v1/limit', ['rule' => $rule, 'key' => $key, 'cost' => $cost, 'tier' => $tier, 'also' => $also, 'reserve' => $reserve]];
-    $answer = $cost < 0 ? $servers->ask(...$call) : $servers->answer(...$call); // what was given back is not given back again
+    $answer = min([$cost ?? 0, ...array_column($also ?? [], 'cost')]) < 0 ? $servers->ask(...$call) : $servers->answer(...$call); // what was given back is not given back again
     return Taken::of($answer['ok'], $answer);
 }
 

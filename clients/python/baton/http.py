@@ -271,7 +271,7 @@ def take(rule: str, key: str = "", cost: Optional[int] = None, *, tier: Optional
     if cost is not None and not isinstance(cost, int):
         raise Error("bad", f"cost is {cost}: it must be a whole number")
     servers = Servers(urls, access)
-    call = servers.ask if (cost or 0) < 0 else servers.answer  # what was given back is not given back again
+    call = servers.ask if min(r.get("cost") or 0 for r in [{"cost": cost}, *(also or [])]) < 0 else servers.answer  # what was given back is not given back again
     answer = call("/v1/limit", rule=rule, key=key, cost=cost, tier=tier, also=also, reserve=reserve)
     return Taken.of(answer["ok"], answer)
 

@@ -216,7 +216,8 @@ func lostAnswers(t *testing.T, h *host, l language) {
 	}
 	other.must("ok true 0 0", "take burst lossy 2")
 	lose.Store("limit")
-	p.must("", "take burst lossy -1")               // Java may be at the other server, whose answer is not lost
+	p.send("take burst lossy -1")
+	_ = p.answer()                                  // Java may be at the other server, whose answer is not lost
 	other.must("ok true 1 0", "take burst lossy 0") // it was given back once
 	lose.Store("Renew")
 	p.lock("renewed")

@@ -1,5 +1,5 @@
-// Package lockfeed tells what happens to locks, by looking at them again and again: stores
-// tell nobody of all their locks.
+// Package lockfeed reports events of locks by polling: no store reports the events of all
+// its locks.
 package lockfeed
 
 import (
@@ -15,49 +15,49 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// What an Event can say.
+// Values of Event.What.
 const (
-	Got     = "got"     // Owner has the lock
-	Ended   = "ended"   // Owner has it no more: it was released, expired, or broken
-	Waits   = "waits"   // so many wait now as Waiting says
-	Ready   = "ready"   // the events before it are of what stood when the feed began
-	Unknown = "unknown" // the store does not answer; the next event of another kind says that it does again
+	Got     = "got"     // Owner holds the lock
+	Ended   = "ended"   // Owner no longer holds it: it was released, expired, or broken
+	Waits   = "waits"   // Waiting is the new number of waiters
+	Ready   = "ready"   // the feed is up to date: sent at its beginning, after missed events, and when the store answers again
+	Unknown = "unknown" // the store does not answer; the next event of another kind says that it answers again
 )
 
 const (
-	// MaxKeys is how many locks there may be below a prefix.
+	// MaxKeys is the largest number of locks below a prefix.
 	MaxKeys = 10_000
 
-	// maxOwners is how many of those that wait are named.
+	// maxOwners is how many waiters an Event names.
 	maxOwners = 10
 
 	soonest  = 500 * time.Millisecond
 	latest   = 10 * time.Second
-	share    = 10 // a look takes at most one part in so many of the time
+	share    = 10 // looks take at most 1/share of the time, as long as the pause is below latest
 	patience = 30 * time.Second
 )
 
 // An Event is one change of one lock.
 type Event struct {
-	ID      int64    `json:"-"` // of the feed: each has a higher one
+	ID      int64    `json:"-"` // rises within one feed
 	What    string   `json:"-"`
 	Key     string   `json:"key,omitempty"`
 	Owner   string   `json:"owner,omitempty"`
 	Mode    string   `json:"mode,omitempty"`
-	Token   string   `json:"token,omitempty"` // it may exceed 2⁵³
+	Token   string   `json:"token,omitempty"` // a string, because it may exceed 2⁵³
 	Grant   string   `json:"grant,omitempty"`
 	Waiting *int     `json:"waiting,omitempty"`
-	Owners  []string `json:"owners,omitempty"` // of the first that wait
+	Owners  []string `json:"owners,omitempty"` // of the first waiters
 }
 
-// TooManyError says that there are more locks below the prefix than are looked at.
+// TooManyError says that more than MaxKeys locks are below the prefix.
 type TooManyError struct{ Prefix string }
 
 func (e *TooManyError) Error() string {
 	return fmt.Sprintf("more than %d locks have a holder or a waiter below %q: name a longer prefix", MaxKeys, driver.Printable(e.Prefix))
 }
 
-// known is what a lock was at the last look.
+// known is the state of a lock in one look.
 type known struct {
 	holders []driver.HolderInfo
 	waiting int
@@ -67,8 +67,8 @@ type known struct {
 // A List yields all locks below a prefix that have a holder or a waiter.
 type List func(ctx context.Context, prefix string) iter.Seq2[driver.KeyInfo, error]
 
-// Feeds look at the locks of a store for all who follow them: those with one prefix cost the
-// store what one costs. The methods are safe for concurrent use.
+// Feeds poll the locks of a store for all readers: the store is asked once per prefix, for
+// any number of readers. All methods are safe for concurrent use.
 type Feeds struct {
 	list List
 
@@ -76,39 +76,41 @@ type Feeds struct {
 	by map[string]*looks // by prefix
 }
 
-// New makes Feeds of what list yields.
+// New returns Feeds of the locks that list yields.
 func New(list List) *Feeds { return &Feeds{list: list, by: make(map[string]*looks)} }
 
-// looks are those at the locks below one prefix, as long as that has readers. Feeds.mu guards
-// what changes.
+// looks polls the locks below one prefix, while there are readers. Feeds.mu guards the
+// fields that change.
 type looks struct {
 	prefix  string
 	readers int
-	begun   int           // how many looks have begun
-	last    look          // the last that has ended
-	another chan struct{} // closed when last is another one
+	begun   int           // the number of looks that have begun
+	last    look          // the last look that has ended
+	another chan struct{} // closed when last changes
 
 	stop  context.CancelFunc
 	ended chan struct{}
 }
 
-// A look is what was seen at a time.
+// A look is the result of one poll.
 type look struct {
-	n   int // 0: there was none yet
+	n   int // 0: no look has ended yet
 	all map[string]known
 	err error
 }
 
-// ErrMissed is an error of tell: its reader has not got the events. Follow goes on, and tells all
-// that stands again.
+// ErrMissed is an error of tell: the reader did not get the events. Follow continues, and
+// tells the whole present state again.
 var ErrMissed = errors.New("the events were missed")
 
-// Follow tells the locks below a prefix, and then their changes, until ctx ends, which is no
-// error, or tell fails. It looks about twice a second, or as seldom as a look takes a tenth of
-// the time, and calls tell after each look and once a second, also with no event. What came and
-// went between two looks is not told; nothing is kept for a reader that is slow, and the present
-// state always comes. The errors are tell's, *TooManyError, that of the first look, and
-// ErrUnsupported.
+// Follow tells the state of the locks below a prefix, and then their changes. It returns
+// nil when ctx ends, or the error of tell. Its other errors are a *TooManyError,
+// ErrUnsupported, and any error of the first look.
+//
+// Follow looks about twice a second, or less often, so that looks take a tenth of the
+// time; the pause between two looks is at most ten seconds. It calls tell after each look
+// and once a second, also without an event. It does not tell what came and went between
+// two looks. It keeps no events for a slow reader, which always gets the present state.
 func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) error) error {
 	l, seen := f.enter(prefix)
 	defer f.leave(l)
@@ -140,7 +142,7 @@ func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) er
 			events[i].ID = id
 		}
 		if err := tell(events); errors.Is(err, ErrMissed) {
-			before, failing = nil, false // it may not have got Unknown
+			before, failing = nil, false // the reader may have missed Unknown
 		} else if err != nil {
 			return err
 		}
@@ -153,7 +155,7 @@ func (f *Feeds) Follow(ctx context.Context, prefix string, tell func([]Event) er
 	}
 }
 
-// enter makes the caller a reader of the looks that begin from now on.
+// enter makes the caller a reader of the looks that begin after the look number seen.
 func (f *Feeds) enter(prefix string) (l *looks, seen int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -167,7 +169,7 @@ func (f *Feeds) enter(prefix string) (l *looks, seen int) {
 	return l, l.begun
 }
 
-// leave ends the looks, and waits for that, after their last reader.
+// leave removes a reader. After the last one it ends the looks, and waits for their end.
 func (f *Feeds) leave(l *looks) {
 	f.mu.Lock()
 	l.readers--
@@ -224,7 +226,8 @@ func read(ctx context.Context, list List, prefix string) (map[string]known, erro
 	return all, nil
 }
 
-// changes are in the order of the keys; of one lock first who has it no more.
+// changes returns the events between two looks, in the order of the keys. Ended comes
+// before Got of the same lock.
 func changes(before, now map[string]known) (all []Event) {
 	keys := make([]string, 0, len(now))
 	for key := range now {

@@ -4,5 +4,5 @@ package quick
 
 import "net"
 
-// Conn returns conn: no faster way is known on this platform.
+// Conn returns conn: this platform has no faster way.
 func Conn(conn net.Conn) net.Conn { return conn }

@@ -11,16 +11,17 @@ import (
 	"unsafe"
 )
 
-// Conn returns conn with system calls that Go's scheduler does not know of.
+// Conn returns conn with system calls that Go's scheduler does not see. Connections other
+// than TCP and Unix sockets are returned as they are.
 //
-// The scheduler is told of a system call because the call may take long. If the whole
-// program waits otherwise, this wakes the scheduler's monitor at each call, which takes a
-// tenth of a call. These system calls never wait in the kernel, so the scheduler need not
-// know of them. The runtime's poller does the waiting, as usual.
+// The scheduler normally sees each system call, because a call may take long. If the rest
+// of the program is idle, that wakes the scheduler's monitor, which costs a tenth of the
+// call. The system calls here never wait in the kernel, so the scheduler need not see
+// them. The runtime's poller does the waiting, as usual.
 func Conn(conn net.Conn) net.Conn {
 	switch conn.(type) {
 	case *net.TCPConn, *net.UnixConn:
-	default: // TLS: encryption takes longer than the call
+	default: // TLS, for example: encryption costs more than the call
 		return conn
 	}
 	raw, err := conn.(syscall.Conn).SyscallConn()
@@ -38,11 +39,11 @@ type socket struct {
 	in, out transfer
 }
 
-// transfer is one direction of a socket. Its functions are kept: a new one for each call
+// transfer is one direction of a socket. Its function is kept: a new one for each call
 // would cost as much as this package saves.
 type transfer struct {
 	mu   sync.Mutex
-	once func(fd uintptr) bool // false: the call would wait
+	once func(fd uintptr) bool // returns false if the call would wait
 	b    []byte
 	n    int
 	err  error
@@ -50,7 +51,7 @@ type transfer struct {
 
 func (s *socket) SyscallConn() (syscall.RawConn, error) { return s.raw, nil }
 
-// CloseWrite ends the stream to the peer.
+// CloseWrite is that of the connection, which the type net.Conn hides.
 func (s *socket) CloseWrite() error { return s.Conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 func (s *socket) Read(b []byte) (int, error) {
@@ -67,14 +68,14 @@ func (s *socket) Write(b []byte) (int, error) {
 	return s.run("write", &s.out, s.raw.Write, b)
 }
 
-// run transfers b. Its errors have the words of package net.
+// run transfers b. Its errors read like those of package net.
 func (s *socket) run(op string, t *transfer, wait func(func(uintptr) bool) error, b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.b, t.n, t.err = b, 0, nil
 	err := wait(t.once)
 	t.b = nil
-	if e, ok := err.(*net.OpError); ok { // a deadline has passed, or the connection is closed
+	if e, ok := err.(*net.OpError); ok { // the deadline has passed, or the connection is closed
 		err = e.Err
 	}
 	if err == nil {
@@ -120,8 +121,8 @@ func (s *socket) send(fd uintptr) bool {
 	return true
 }
 
-// transmit makes one system call that moves bytes of b, which is not empty. It does not
-// wait, even on a blocking socket.
+// transmit makes one system call for b, which is not empty. The call does not wait, even
+// on a blocking socket.
 func transmit(call, fd uintptr, b []byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall6(call, fd, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)),

@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/ownfile"
 )
 
-// A File is a file of roles that is read again when it has changed. All methods are safe
-// for concurrent use.
+// A File is a file of roles that can be read again. All methods are safe for concurrent
+// use.
 type File struct {
 	path  string
 	table atomic.Pointer[Table]
@@ -17,9 +17,9 @@ type File struct {
 	reading sync.Mutex
 }
 
-// Open reads the file at path, which must be one that no other user can write. The error
-// is a *SyntaxError, an *ownfile.ModeError or an *fs.PathError; the first two do not name
-// the file.
+// Open reads the file at path. No other user may be able to write it. The error is a
+// *SyntaxError, an *ownfile.ModeError or an *fs.PathError; the first two do not name the
+// file.
 func Open(path string) (*File, []Warning, error) {
 	f := &File{path: path}
 	t, warnings, err := f.read()
@@ -30,11 +30,11 @@ func Open(path string) (*File, []Warning, error) {
 	return f, warnings, nil
 }
 
-// Table is the file as it was last read without an error.
+// Table returns the last table that was read without an error.
 func (f *File) Table() *Table { return f.table.Load() }
 
-// Reload reads the file again, and tells what has changed. After an error the table is the
-// one before.
+// Reload reads the file again, and returns the changes. After an error the table stays as
+// it was.
 func (f *File) Reload() (Change, []Warning, error) {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -53,9 +53,9 @@ func (f *File) read() (*Table, []Warning, error) {
 	t, warnings, err := Parse(text)
 	switch {
 	case err != nil:
-	case len(t.names) == 0: // as a file that is being written
+	case len(t.names) == 0: // so looks a file that is being written
 		err = &SyntaxError{1, "there is no caller: a line is NAME CREDENTIALS PREFIX=VERBS …"}
-	case !bytes.HasSuffix(text, []byte("\n")): // a line that lacks its last rules may allow more
+	case !bytes.HasSuffix(text, []byte("\n")): // without its last rules a line may allow more
 		err = &SyntaxError{bytes.Count(text, []byte("\n")) + 1, "the line has no end, as if the file was cut off: end it with a newline"}
 	}
 	if err != nil {

@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	// MaxFile is how long a file of roles may be, in bytes.
+	// MaxFile is the largest size of a file of roles, in bytes.
 	MaxFile = 1 << 20
 
-	// MaxRules is how many prefixes one caller may have.
+	// MaxRules is the largest number of prefixes of one caller.
 	MaxRules = 1000
 
 	maxName = 64
 )
 
-// A SyntaxError is a line of a file of roles that makes no sense. It repeats nothing of the
-// line, as that may be a secret in the wrong column.
+// A SyntaxError refuses a line of a file of roles. It repeats nothing of the line, which
+// may have a secret in the wrong column.
 type SyntaxError struct {
 	Line   int
 	Reason string
@@ -34,7 +34,7 @@ type SyntaxError struct {
 
 func (e *SyntaxError) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
 
-// A Warning is about a line that is right, and perhaps not what was meant.
+// A Warning is about a legal line that its author may not have meant.
 type Warning struct {
 	Line   int
 	Reason string
@@ -57,11 +57,10 @@ func Parse(text []byte) (*Table, []Warning, error) {
 	return p.table, p.warnings, nil
 }
 
-// A parser reads lines into a table.
 type parser struct {
 	table    *Table
 	line     int
-	lines    map[string]int // of each name
+	lines    map[string]int // by name
 	warnings []Warning
 }
 
@@ -100,8 +99,8 @@ func (p *parser) parse(line string) error {
 	return nil
 }
 
-// legal refuses what no editor shows, or shows as something else: control characters, marks
-// that reorder text, and blanks that separate no columns.
+// legal refuses characters that an editor does not show, or shows as something else:
+// control characters, marks that reorder text, and blanks that separate no columns.
 func legal(line string) error {
 	if !utf8.ValidString(line) {
 		return fmt.Errorf("it is not UTF-8")
@@ -114,13 +113,13 @@ func legal(line string) error {
 	return nil
 }
 
-// nameRune reports whether a name may have r: what needs no quotes in a log.
+// nameRune reports whether a name may have r: a character that needs no quotes in a log.
 func nameRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-@", r)
 }
 
-// CheckName tells why a name cannot be that of a caller with an access token or a
-// certificate. It does not repeat the name.
+// CheckName refuses a name that no caller with an access token or a certificate can have.
+// The error does not repeat the name.
 func CheckName(name string) error {
 	switch {
 	case name == "" || len(name) > maxName:
@@ -131,7 +130,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// credentials reads by what a caller is known.
+// credentials reads column 2, and the number of a user of the host in column 1.
 func (p *parser) credentials(r *Role, column string) error {
 	if number, ok := strings.CutPrefix(r.name, "uid:"); ok {
 		uid, err := strconv.ParseUint(number, 10, 32)
@@ -224,8 +223,8 @@ func (p *parser) rule(r *Role, column string) error {
 	return nil
 }
 
-// doubtful says what about a rule its author may not have meant, or "". A rule that denies by
-// a pattern denies next to nothing.
+// doubtful returns why the author of a rule may not have meant it, or "". For example, a
+// rule that denies by a pattern denies almost no key.
 func doubtful(one rule) string {
 	for _, mark := range []string{"*", "?"} {
 		if strings.Contains(one.prefix, mark) {

@@ -12,19 +12,19 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// onceKeys is what the locks of operations begin with, as in package once.
+// onceKeys is once.LockPrefix, with which the locks of operations begin.
 const onceKeys = "once/"
 
-// askKeys is what the locks begin with that stand for requests to release a lock, as in
-// package baton. The key of that lock follows.
+// askKeys is baton.AskPrefix. A lock of this prefix and a key is a request to release the
+// lock of that key.
 const askKeys = "@ask/"
 
-// hash is the SHA-256 of an access token. A token is looked up by its hash: how long that
-// takes tells nothing about the tokens that there are.
+// hash is the SHA-256 of an access token. Tokens are looked up by it, so that the time of
+// the look-up tells nothing about the tokens in the table.
 type hash [sha256.Size]byte
 
-// A Table is a file of roles that was read. It does not change, and is safe for concurrent
-// use.
+// A Table is the content of a file of roles. It does not change, and is safe for
+// concurrent use.
 type Table struct {
 	names        map[string]*Role
 	tokens       map[hash]*Role
@@ -39,13 +39,13 @@ func newTable() *Table {
 	}
 }
 
-// Count tells how many access tokens, names of certificates and users of the host the table
-// knows.
+// Count returns the numbers of access tokens, names of certificates, and users of the
+// host.
 func (t *Table) Count() (tokens, certificates, users int) {
 	return len(t.tokens), len(t.certificates), len(t.users)
 }
 
-// An UnknownError says that the table knows no such caller. It does not repeat an access
+// An UnknownError says that the table has no such caller. It does not repeat an access
 // token.
 type UnknownError struct {
 	What string // "access token", "certificate", "user 1001"
@@ -55,7 +55,7 @@ func (e *UnknownError) Error() string {
 	return "the " + e.What + " is that of no caller: ask the administrator for a role"
 }
 
-// ByToken finds the caller of an access token, or returns an *UnknownError.
+// ByToken returns the caller of an access token, or an *UnknownError.
 func (t *Table) ByToken(token string) (*Role, error) {
 	if r := t.tokens[sha256.Sum256([]byte(token))]; r != nil {
 		return r, nil
@@ -63,7 +63,8 @@ func (t *Table) ByToken(token string) (*Role, error) {
 	return nil, &UnknownError{"access token"}
 }
 
-// ByUID finds the caller that a user of the host is, or returns an *UnknownError.
+// ByUID returns the caller of a user of the host, or an *UnknownError. uid is -1 if the
+// system does not tell it.
 func (t *Table) ByUID(uid int64) (*Role, error) {
 	if r := t.users[uid]; r != nil {
 		return r, nil
@@ -74,9 +75,8 @@ func (t *Table) ByUID(uid int64) (*Role, error) {
 	return nil, &UnknownError{fmt.Sprintf("user %d", uid)}
 }
 
-// ByCertificate finds the caller of a certificate, or returns an *UnknownError. The
-// certificate is one that the caller of ByCertificate has verified. If its names are those
-// of several callers it is that of none.
+// ByCertificate returns the caller of a certificate, or an *UnknownError. It does not
+// verify the certificate. A certificate with the names of several callers has no caller.
 func (t *Table) ByCertificate(c *x509.Certificate) (*Role, error) {
 	var found *Role
 	for _, name := range names(c) {
@@ -94,7 +94,7 @@ func (t *Table) ByCertificate(c *x509.Certificate) (*Role, error) {
 	return found, nil
 }
 
-// names are those of a certificate, as credentials.
+// names returns the names in a certificate, written as credentials.
 func names(c *x509.Certificate) []string {
 	var all []string
 	for _, uri := range c.URIs {
@@ -110,7 +110,7 @@ func names(c *x509.Certificate) []string {
 type Role struct {
 	name        string
 	credentials []string
-	rules       []rule // sorted by prefix; nil and everything: all
+	rules       []rule // sorted by prefix
 	everything  bool
 }
 
@@ -119,10 +119,11 @@ type rule struct {
 	verbs  []string
 }
 
-// Everything is a caller that may do everything.
+// Everything returns a caller that may do everything.
 func Everything(name string) *Role { return &Role{name: name, everything: true} }
 
-// OfCertificate is the caller of a certificate that was verified, and may do everything.
+// OfCertificate returns a caller that may do everything, with the first name in a verified
+// certificate. The error is an *UnknownError.
 func OfCertificate(c *x509.Certificate) (*Role, error) {
 	all := names(c)
 	if len(all) == 0 {
@@ -131,17 +132,17 @@ func OfCertificate(c *x509.Certificate) (*Role, error) {
 	return Everything(all[0]), nil
 }
 
-// Name is who the caller is.
+// Name returns the caller's name in the file.
 func (r *Role) Name() string { return r.name }
 
-// May returns nil if the caller may do what verb says with a key, else a *DeniedError. For
-// the verb List the key is a prefix: the caller may list all that is below it.
+// May returns nil if the caller may do what verb says with a key, and else a *DeniedError.
+// For List the key is a prefix: the caller must have List for all keys below it.
 //
-// The locks of operations, below once/, cannot be locked: that would keep an operation from
-// being run. The verb Once is about the key of the operation, without once/.
+// The locks of operations, below once/, cannot be locked: such a lock would block the
+// operation. For the verb Once the key is that of the operation, without once/.
 //
-// A lock below @ask/ is a request to release the lock that the rest of the key names. To
-// lock it a caller also needs Break for that lock, and to list it List for that lock.
+// A lock below @ask/ is a request to release the lock that the rest of the key names. Lock
+// for a request also needs Break for that lock, and List also needs List for that lock.
 func (r *Role) May(verb, key string) error {
 	if !r.may(verb, key) {
 		return &DeniedError{r.name, verb, key}
@@ -156,15 +157,15 @@ func (r *Role) May(verb, key string) error {
 	return nil
 }
 
-// MaySome reports whether there may be a key with that prefix for which the caller has the
-// verb. Of what is special below once/ and @ask/ it knows nothing: May decides.
+// MaySome reports whether the caller may have the verb for some key with that prefix. It
+// ignores the exceptions below once/ and @ask/, so May can still deny each of these keys.
 func (r *Role) MaySome(verb, prefix string) bool {
 	return slices.Contains(verbs, verb) && (r.everything || r.longest(verb, prefix) || slices.ContainsFunc(r.rules, func(one rule) bool {
 		return strings.HasPrefix(one.prefix, prefix) && slices.Contains(one.verbs, verb)
 	}))
 }
 
-// may is May, without what is special below @ask/.
+// may is May without the exception below @ask/.
 func (r *Role) may(verb, key string) bool {
 	if !slices.Contains(verbs, verb) || verb == Lock && strings.HasPrefix(key, onceKeys) {
 		return false
@@ -179,7 +180,7 @@ func (r *Role) may(verb, key string) bool {
 
 // longest reports whether the rule with the longest prefix of key has the verb.
 func (r *Role) longest(verb, key string) (has bool) {
-	for _, one := range r.rules { // that rule comes last
+	for _, one := range r.rules { // in order of their prefixes: the longest comes last
 		if strings.HasPrefix(key, one.prefix) {
 			has = slices.Contains(one.verbs, verb)
 		}
@@ -187,7 +188,7 @@ func (r *Role) longest(verb, key string) (has bool) {
 	return has
 }
 
-// A DeniedError says that a caller may not do what it asks for.
+// A DeniedError says that a caller may not do something.
 type DeniedError struct {
 	Caller, Verb, Key string
 }
@@ -210,17 +211,16 @@ func (e *DeniedError) Error() string {
 	return fmt.Sprintf("%s may not %s %s: the file of roles gives it no such verb by the longest prefix of that key. Ask the administrator", who, driver.Printable(e.Verb), what)
 }
 
-// A Change says which callers a table has more, less and otherwise than the one before.
+// A Change names the callers in which a table differs from the one before.
 type Change struct {
 	Added, Removed, Changed []string // sorted
 }
 
-// Empty reports whether nothing has changed.
+// Empty reports whether the tables are equal.
 func (c Change) Empty() bool { return len(c.Added)+len(c.Removed)+len(c.Changed) == 0 }
 
-// since compares t with the table before.
 func (t *Table) since(before *Table) Change {
-	c := Change{[]string{}, []string{}, []string{}} // the audit has [] of what is none
+	c := Change{[]string{}, []string{}, []string{}} // the audit shows [], not null
 	for _, name := range slices.Sorted(maps.Keys(t.names)) {
 		switch old := before.names[name]; {
 		case old == nil:
@@ -243,7 +243,7 @@ func (r *Role) same(old *Role) bool {
 	})
 }
 
-// Credential is what stands for an access token in a file of roles.
+// Credential returns the credential of an access token, as a file of roles has it.
 func Credential(token string) string {
 	sum := sha256.Sum256([]byte(token))
 	return "sha256:" + hex.EncodeToString(sum[:])

@@ -1,12 +1,12 @@
 package roles
 
-// What a caller may do with the keys below a prefix.
+// Verbs: what a caller may do with the keys below a prefix.
 const (
-	Lock     = "lock"     // acquire and hold locks of every kind, and stand in elections
-	List     = "list"     // see who holds and wants what
-	Break    = "break"    // end the claims of others, and ask others to release
-	Limit    = "limit"    // ask limits
-	GiveBack = "giveback" // beside Limit: return to limits what any caller has taken
+	Lock     = "lock"     // acquire and hold locks of every kind, stand in elections
+	List     = "list"     // see the holders and waiters
+	Break    = "break"    // revoke locks, and ask holders to release them
+	Limit    = "limit"    // take from limits
+	GiveBack = "giveback" // also return to limits what any caller has taken; needs Limit, too
 	Once     = "once"     // run operations
 )
 

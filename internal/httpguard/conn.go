@@ -12,12 +12,13 @@ import (
 	"github.com/batonhq/baton/internal/quick"
 )
 
-// writeTimeout is how long a client may read nothing while there is something to read.
+// writeTimeout is how long a client may leave unread what the server sends.
 const writeTimeout = 30 * time.Second
 
-// Bound makes of l a listener with at most so many connections at a time, and half of them
-// from one address. Those of a Unix socket have no address. What is beyond that is closed at once, and log gets a warning. A
-// connection fails whose client does not read for half a minute.
+// Bound returns a listener like l with at most that many connections at a time, half of
+// them from one address; those of a Unix socket have no address. It closes further
+// connections at once, and log gets a warning. A connection whose client does not read for
+// half a minute fails.
 func Bound(l net.Listener, most int, log *slog.Logger) net.Listener {
 	return newListener(l, most, log, func(net.Conn) bool { return false })
 }
@@ -26,20 +27,20 @@ func newListener(l net.Listener, most int, log *slog.Logger, proxy func(net.Conn
 	return &listener{Listener: l, most: most, log: log, proxy: proxy, from: make(map[netip.Addr]int)}
 }
 
-// A listener bounds how many connections there are.
+// A listener bounds the number of connections.
 type listener struct {
 	net.Listener
 	most  int
 	log   *slog.Logger
-	proxy func(net.Conn) bool // its connections are those of many clients
+	proxy func(net.Conn) bool // reports whether a connection is of many clients, and so does not count by address
 
 	mu   sync.Mutex
 	open int
 	from map[netip.Addr]int
-	full bool // a connection was refused, and none accepted since
+	full bool // a connection was refused, and none was accepted since
 }
 
-// Accept closes a connection beyond the bound at once: there is no room to tell why.
+// Accept closes a connection beyond the bound at once, without telling the client why.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		c, err := l.Listener.Accept()
@@ -55,8 +56,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// told is a connection of a proxy that may tell who its client is. The client is counted when
-// that is known.
+// told is a connection of a proxy that may tell its client's address. It counts by that
+// address once it is known.
 type told struct {
 	net.Conn
 	bounds *listener
@@ -74,14 +75,14 @@ func (c *told) RemoteAddr() net.Addr {
 }
 
 func (c *told) Read(p []byte) (int, error) {
-	if c.RemoteAddr(); c.leave == nil { // what the proxy has sent before may be there
+	if c.RemoteAddr(); c.leave == nil { // the buffer may have what the proxy sent before
 		return 0, net.ErrClosed
 	}
 	return c.Conn.Read(p)
 }
 
 func (c *told) Close() error {
-	err := c.Conn.Close() // first: RemoteAddr may be waiting for what the proxy tells
+	err := c.Conn.Close() // first: RemoteAddr may be waiting for the proxy's header
 	c.once.Do(func() {})
 	if c.leave != nil {
 		c.leave()
@@ -96,8 +97,8 @@ func addressOf(c net.Conn) netip.Addr {
 	return netip.Addr{}
 }
 
-// enter counts so many connections more, and one of the address of c. It returns what counts
-// them less, or nil if they are more than there may be.
+// enter counts n more connections, and one more of the address of c. It returns the
+// function that takes both back, or nil if a bound is reached.
 func (l *listener) enter(c net.Conn, n int) (leave func()) {
 	from := addressOf(c)
 	if l.proxy(c) {
@@ -125,16 +126,16 @@ func (l *listener) enter(c net.Conn, n int) (leave func()) {
 	})
 }
 
-// A conn fails if its client does not read.
+// A conn is a connection whose writes fail if its client does not read.
 type conn struct {
 	net.Conn
 	leave func()
-	own   atomic.Bool            // the server has set a deadline itself
+	own   atomic.Bool            // the server has set a deadline, which counts instead of writeTimeout
 	read  bool                   // something was read
-	out   atomic.Pointer[outbox] // of a connection that speaks HTTP/2 without TLS
+	out   atomic.Pointer[outbox] // of HTTP/2 without TLS; else nil
 }
 
-// Read looks whether the connection begins as HTTP/2 does.
+// Read recognizes HTTP/2 by the first bytes.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n > 0 && !c.read {
@@ -164,7 +165,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 func (c *conn) SetWriteDeadline(t time.Time) error {
 	if c.out.Load() != nil {
-		return nil // it has its own
+		return nil // the outbox sets its own
 	}
 	c.own.Store(!t.IsZero())
 	return c.Conn.SetWriteDeadline(t)

@@ -1,7 +1,7 @@
-// Package httpguard stands between a TCP port and the handlers behind it. It decides what may
-// listen at all, who a caller is, and which connections and requests are refused before a
-// handler sees them: one too many, one of a client that does not read, one that the page
-// of another site has sent, one of an unknown caller.
+// Package httpguard guards an HTTP port. It decides whether an address is safe to listen
+// at, and who a caller is. It refuses before a handler sees them: connections beyond a
+// bound, connections of clients that do not read, requests that the page of another site
+// sent, and requests of unknown callers.
 package httpguard
 
 import (
@@ -27,74 +27,74 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 )
 
-// Config says what listens where, and who may come in.
+// Config says what listens where, and which callers are let in.
 type Config struct {
-	// Address is HOST:PORT. Without a host it is all of this machine.
+	// Address is HOST:PORT. Without a host it means all addresses of this machine.
 	Address string
 
-	// Socket says that what listens is a Unix socket, whose mode says who reaches it, and
-	// not Address.
+	// Socket says that the listener is a Unix socket, whose mode decides who can connect.
+	// Address is ignored then.
 	Socket bool
 
-	// Plaintext says that what is before this machine encrypts, such as the proxies of a
+	// Plaintext says that something before this machine encrypts, such as the proxies of a
 	// mesh: then callers with access tokens are served without TLS on every address.
 	Plaintext bool
 
-	// Proxies are believed when they tell the address of their client, by the PROXY protocol
-	// or by X-Forwarded-For: it becomes the RemoteAddr of requests. Defaults to none.
+	// Proxies are believed when they tell the address of their client, by the PROXY
+	// protocol or by X-Forwarded-For: that address becomes the RemoteAddr of requests.
+	// Defaults to none.
 	Proxies remote.Addresses
 
-	// Roles are the callers, and what they may do. Defaults to none.
+	// Roles are the callers and what each may do. Defaults to none.
 	Roles *roles.File
 
-	// Certificate and Key are files in PEM: then the door speaks TLS only.
+	// Certificate and Key are files in PEM. With them the door speaks TLS only.
 	Certificate, Key string
 
-	// ClientCA is a file with the certificates, in PEM, of those who sign certificates of
-	// clients. Without Roles each client needs one, and may do everything. With Roles a
-	// client without one needs an access token.
+	// ClientCA is a file in PEM with the certificates of the authorities that sign those
+	// of clients. Without Roles each client needs a certificate, and may do everything.
+	// With Roles a client without a certificate needs an access token.
 	ClientCA string
 
-	// Hosts are names of this machine that a request may be for, beside localhost and
-	// addresses of loopback. They count only where all may do everything.
+	// Hosts are further host names that requests may have, beside localhost and loopback
+	// addresses. They count only if all callers may do everything.
 	Hosts []string
 
-	// Open are the paths that need no caller.
+	// Open are the paths for which a request needs no caller.
 	Open []string
 
-	// MaxConns is how many connections there may be; half of them from one address. For those
-	// of a proxy that is believed the address is what it tells by the PROXY protocol, if it
-	// does. Defaults to 10000.
+	// MaxConns is the largest number of connections, half of them from one address. A
+	// connection of a believed proxy counts under the address that it tells by the PROXY
+	// protocol, or under none. Defaults to 10000.
 	MaxConns int
 
-	// Proxied reports whether a request is a question of a proxy, which sends what the
-	// browser of its user has sent. No page of another site can make such a request: it has
-	// a field of its own in the header. Defaults to none.
+	// Proxied reports whether a request is a proxy's own question that repeats headers of
+	// the proxy's user. The page of another site must not be able to make such a request;
+	// a header field that browsers do not send ensures that. Defaults to none.
 	Proxied func(*http.Request) bool
 
-	// Denied is told which request was refused, and from where. It is called from several
-	// goroutines. Defaults to nil.
+	// Denied gets the client's address and the reason of each refused request. Several
+	// goroutines call it. Defaults to nil.
 	Denied func(from string, err error)
 
 	// Logger gets a warning when there are too many connections. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// An UnsafeError says why nothing may listen as the Config says, and what to do.
+// An UnsafeError says why it is unsafe to listen by a Config, and what to do.
 type UnsafeError struct{ Reason string }
 
 func (e *UnsafeError) Error() string { return e.Reason }
 
-// A Door is safe for concurrent use.
+// A Door checks what comes in by a Config. All methods are safe for concurrent use.
 type Door struct {
 	cfg      Config
 	address  *net.TCPAddr
-	everyone *roles.Role // nil: callers are told apart
+	everyone *roles.Role // nil if callers are told apart
 	secured  atomic.Pointer[secured]
 }
 
-// New checks a Config and reads its files. The error is an *UnsafeError, or one about a
-// file.
+// New checks a Config and reads its files. The error is an *UnsafeError or a *FileError.
 func New(cfg Config) (*Door, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 10_000
@@ -134,10 +134,10 @@ func New(cfg Config) (*Door, error) {
 	return d, nil
 }
 
-// Everyone reports whether all may do everything.
+// Everyone reports whether all callers may do everything.
 func (d *Door) Everyone() bool { return d.everyone != nil }
 
-// Listen listens at the address, as Over does.
+// Listen listens at Config.Address, with the bounds of Over.
 func (d *Door) Listen() (net.Listener, error) {
 	l, err := net.ListenTCP("tcp", d.address)
 	if err != nil {
@@ -146,8 +146,8 @@ func (d *Door) Listen() (net.Listener, error) {
 	return d.Over(l), nil
 }
 
-// Over bounds the connections of a listener, and reads what proxies say of their clients
-// before a connection's first byte.
+// Over bounds the connections of a listener, and reads the PROXY header of believed
+// proxies.
 func (d *Door) Over(l net.Listener) net.Listener {
 	believed := func(peer, at net.Addr) bool {
 		addr, _ := remote.Node(peer.String())
@@ -159,14 +159,14 @@ func (d *Door) Over(l net.Listener) net.Listener {
 	}
 	policy := func(o proxyproto.ConnPolicyOptions) (proxyproto.Policy, error) {
 		if believed(o.Upstream, o.Downstream) {
-			return proxyproto.USE, nil // it may say nothing
+			return proxyproto.USE, nil // the header is optional
 		}
-		return proxyproto.SKIP, nil // what others say is no request
+		return proxyproto.SKIP, nil // a PROXY header of others is no HTTP request
 	}
 	return &tellers{proxyproto.Listener{Listener: b, ConnPolicy: policy, ReadHeaderTimeout: proxyTimeout}, b}
 }
 
-// tellers is a listener whose connections may be of proxies that tell who their clients are.
+// tellers is a listener with the PROXY protocol.
 type tellers struct {
 	proxyproto.Listener
 	bounds *listener
@@ -180,10 +180,10 @@ func (l *tellers) Accept() (net.Conn, error) {
 	return &told{Conn: c, bounds: l.bounds}, nil
 }
 
-// proxyTimeout is how long a proxy may take to say who its client is.
+// proxyTimeout is how long a proxy may take to send its PROXY header.
 const proxyTimeout = 5 * time.Second
 
-// remote is the address of the client, as far as proxies are believed.
+// remote returns the client's address, as far as proxies are believed.
 func (d *Door) remote(r *http.Request) string {
 	peer, _ := remote.Node(r.RemoteAddr)
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
@@ -197,7 +197,7 @@ func (d *Door) remote(r *http.Request) string {
 	return r.RemoteAddr
 }
 
-// TLS is for an http.Server, or nil if the door speaks no TLS.
+// TLS returns the configuration for an http.Server, or nil if the door speaks no TLS.
 func (d *Door) TLS() *tls.Config {
 	if d.secured.Load() == nil {
 		return nil
@@ -207,7 +207,7 @@ func (d *Door) TLS() *tls.Config {
 	}}
 }
 
-// Handler refuses what must not reach h.
+// Handler passes to h the requests that the door lets in, and refuses the others.
 func (d *Door) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.RemoteAddr = d.remote(r)
@@ -224,7 +224,7 @@ func (d *Door) Handler(h http.Handler) http.Handler {
 		if _, err := authenticate(); err != nil {
 			w.Header().Set("WWW-Authenticate", `Bearer realm="baton"`)
 			if errors.Is(err, errOutdated) {
-				w.Header().Set("Connection", "close") // the next connection shows another certificate
+				w.Header().Set("Connection", "close") // the client may show another certificate on its next connection
 			}
 			d.refuse(w, r, http.StatusUnauthorized, err)
 			return
@@ -233,18 +233,19 @@ func (d *Door) Handler(h http.Handler) http.Handler {
 	})
 }
 
-// unreadTimeout is how long a body that nobody looks at may take.
+// unreadTimeout is how long the body of an unread request may take.
 const unreadTimeout = time.Second
 
-// unread is for an answer without a look at the body. The server reads the body after the
-// answer, to use the connection again, and would do so for as long as the client likes.
+// unread bounds the time for the body of a request that is answered unread. After such an
+// answer the server reads the body to reuse the connection, for as long as the client
+// likes.
 func unread(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // until the next request
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(unreadTimeout)) // the server resets it for the next request
 	}
 }
 
-// refuse answers a request, and tells that it was refused.
+// refuse answers a refused request, and reports it.
 func (d *Door) refuse(w http.ResponseWriter, r *http.Request, status int, err error) {
 	if d.cfg.Denied != nil {
 		d.cfg.Denied(r.RemoteAddr, err)
@@ -257,13 +258,13 @@ func (d *Door) refuse(w http.ResponseWriter, r *http.Request, status int, err er
 	reply(w, status, code, driver.Printable(err.Error()))
 }
 
-// reply writes an error in the form that the protocol of connect gives it.
+// reply writes an error as the Connect protocol does.
 func reply(w http.ResponseWriter, status int, code, message string) {
 	text, err := json.Marshal(struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	}{code, message})
-	if err != nil { // strings have a JSON
+	if err != nil { // cannot be: strings have a JSON form
 		panic(err)
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -272,14 +273,14 @@ func reply(w http.ResponseWriter, status int, code, message string) {
 	_, _ = w.Write(text)
 }
 
-// callerKey is that of the function, in the context of a request, that finds its caller.
+// callerKey is the context key of the function that authenticates a request.
 type callerKey struct{}
 
-// ErrNobody is the error of a request that no door has let in.
+// ErrNobody is the error of Caller for a request that no door has authenticated.
 var ErrNobody = errors.New("the request has no caller")
 
-// Caller is who sent a request that a door has let in, by the roles and certificates as
-// they are now: the caller may have been removed since.
+// Caller returns who sent a request that a door has let in. It authenticates again, by the
+// present roles and certificates: the caller may have been removed since.
 func Caller(r *http.Request) (*roles.Role, error) {
 	if authenticate, ok := r.Context().Value(callerKey{}).(func() (*roles.Role, error)); ok {
 		return authenticate()
@@ -287,7 +288,7 @@ func Caller(r *http.Request) (*roles.Role, error) {
 	return nil, ErrNobody
 }
 
-// A CredentialError says why a request shows no caller.
+// A CredentialError says what is wrong with the credentials of a request.
 type CredentialError struct{ Reason string }
 
 func (e *CredentialError) Error() string { return e.Reason }
@@ -299,7 +300,7 @@ var (
 	errOutdated = &CredentialError{"the certificate has expired, or its CA is not trusted any more: connect again"}
 )
 
-// authenticate finds who sends a request. An access token counts before a certificate.
+// authenticate returns who sends a request. An access token counts before a certificate.
 func (d *Door) authenticate(r *http.Request) (*roles.Role, error) {
 	if d.everyone != nil {
 		return d.everyone, nil
@@ -315,7 +316,8 @@ func (d *Door) authenticate(r *http.Request) (*roles.Role, error) {
 	case r.TLS == nil || len(r.TLS.VerifiedChains) == 0:
 		return nil, errNone
 	}
-	// The connection may be older than what was read since.
+	// The handshake may be older than the roles and certificate authorities that are read
+	// now.
 	leaf := r.TLS.PeerCertificates[0]
 	switch {
 	case time.Now().After(leaf.NotAfter) || !d.secured.Load().trusts(r.TLS.VerifiedChains):
@@ -326,7 +328,7 @@ func (d *Door) authenticate(r *http.Request) (*roles.Role, error) {
 	return d.cfg.Roles.Table().ByCertificate(leaf)
 }
 
-// tokenOf is the access token of a request, or "" if there is none.
+// tokenOf returns the access token of a request, or "" if there is none.
 func tokenOf(r *http.Request) (string, error) {
 	switch all := r.Header.Values("Authorization"); len(all) {
 	case 0:
@@ -342,16 +344,16 @@ func tokenOf(r *http.Request) (string, error) {
 	return token, nil
 }
 
-// A ForeignError says that a request was sent by the page of another site.
+// A ForeignError says that the page of another site sent a request.
 type ForeignError struct{ Reason string }
 
 func (e *ForeignError) Error() string { return e.Reason }
 
-// foreign refuses what a browser sends for the page of another site. Such a request comes
-// from loopback, or with the certificate of the user.
+// foreign refuses a request that a browser sends for the page of another site. It may come
+// from loopback, or with the user's certificate.
 func (d *Door) foreign(r *http.Request) error {
-	// No browser speaks HTTP/2 without TLS, or reaches a socket. Proxies do, and call this host
-	// as they like.
+	// No browser speaks HTTP/2 without TLS, or reaches a socket. Proxies do, with any host
+	// name.
 	browser := r.ProtoMajor < 2 || r.TLS != nil
 	if d.everyone != nil && browser && !d.cfg.Socket && !d.knows(r.Host) {
 		return &ForeignError{fmt.Sprintf("the request is for the host %q, which is not this one: use localhost, or name it with --host", r.Host)}
@@ -369,7 +371,7 @@ func (d *Door) foreign(r *http.Request) error {
 	case "", "same-origin", "none":
 		return nil
 	}
-	// A link to the page may be followed from anywhere.
+	// Another site may have a link to the page.
 	if r.URL.Path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead) &&
 		r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
 		return nil
@@ -377,8 +379,8 @@ func (d *Door) foreign(r *http.Request) error {
 	return &ForeignError{"the request is from the page of another site"}
 }
 
-// knows reports whether a request may be for a host. A name that another site has pointed
-// to loopback is none: an address cannot be.
+// knows reports whether a request may be for a host. Another site can point a name of its
+// own to a loopback address, so unknown names are refused; addresses have no such risk.
 func (d *Door) knows(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

@@ -9,25 +9,25 @@ import (
 	"time"
 )
 
-// An outbox sends what an HTTP/2 connection writes in quick succession at once. net/http
+// An outbox joins writes of an HTTP/2 connection in quick succession into one. net/http
 // writes the header, the message and the trailer of an answer one by one, each in a new
-// goroutine: that took longer than to decide what the answer says.
+// goroutine: that took longer than to decide the answer.
 //
-// A write that returns without an error may fail later, as one that the kernel has taken.
-// The connection is closed then.
+// A write that returned no error may fail later, as one that the kernel has accepted. Then
+// the connection is closed.
 type outbox struct {
 	conn  net.Conn
 	leave func() // called when conn is closed
 
 	mu      sync.Mutex
-	room    sync.Cond // there may be room in waiting
+	room    sync.Cond // signalled when waiting shrinks, or closing or failed is set
 	waiting []byte
-	sending bool // a goroutine sends
-	closing bool // and closes conn at its end
+	sending bool // send runs
+	closing bool // close was called: send closes conn at its end
 	failed  error
 }
 
-// maxWaiting is how much waits to be sent before a writer waits, too.
+// maxWaiting is how many bytes may wait before write waits, too.
 const maxWaiting = 64 << 10
 
 func newOutbox(c net.Conn, leave func()) *outbox {
@@ -56,9 +56,9 @@ func (o *outbox) write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// send sends until nothing is left.
+// send writes until no bytes wait.
 func (o *outbox) send() {
-	runtime.Gosched() // those who are about to write come first
+	runtime.Gosched() // goroutines that are about to write come first
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for len(o.waiting) > 0 && o.failed == nil {
@@ -75,13 +75,13 @@ func (o *outbox) send() {
 	}
 	o.sending = false
 	if o.closing || o.failed != nil {
-		_ = o.conn.Close() // whoever reads hears of it
+		_ = o.conn.Close() // ends a Read under way
 		o.leave()
 	}
 }
 
-// sendAll fails if the other side reads nothing for as long as writeTimeout, and if it reads
-// too slowly for what is left when the connection is to be closed.
+// sendAll writes b. It fails if the client reads nothing for writeTimeout or, once close
+// was called, does not read all of b within that time.
 func (o *outbox) sendAll(b []byte) error {
 	for {
 		if err := o.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
@@ -100,8 +100,8 @@ func (o *outbox) sendAll(b []byte) error {
 	}
 }
 
-// close closes the connection once everything is sent, or, to a client that reads slowly, is
-// given up.
+// close closes the connection after the waiting bytes, unless the client reads too slowly:
+// see sendAll.
 func (o *outbox) close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -10,16 +10,16 @@ import (
 	"github.com/batonhq/baton/internal/ownfile"
 )
 
-// maxPEM is how long a file of certificates may be, in bytes.
+// maxPEM is the largest size of a file in PEM, in bytes.
 const maxPEM = 1 << 20
 
-// secured is what the files of TLS say.
+// secured is the content of the files of TLS.
 type secured struct {
 	config  *tls.Config
-	clients map[string]bool // the public keys of those who sign certificates of clients
+	clients map[string]bool // the public keys of the authorities in ClientCA
 }
 
-// trusts reports whether a chain ends at one who may still sign certificates of clients.
+// trusts reports whether a chain ends at an authority that is still in ClientCA.
 func (s *secured) trusts(chains [][]*x509.Certificate) bool {
 	for _, chain := range chains {
 		if s.clients[string(chain[len(chain)-1].RawSubjectPublicKeyInfo)] {
@@ -29,7 +29,7 @@ func (s *secured) trusts(chains [][]*x509.Certificate) bool {
 	return false
 }
 
-// A FileError is about one of the files.
+// A FileError is about one of the files of a Config.
 type FileError struct {
 	Path string
 	Err  error
@@ -39,8 +39,8 @@ func (e *FileError) Error() string { return fmt.Sprintf("%q: %v", e.Path, e.Err)
 
 func (e *FileError) Unwrap() error { return e.Err }
 
-// Reload reads the certificate, its key and the CA of clients again. New connections use
-// them. After an error all is as before. Without TLS it does nothing.
+// Reload reads the certificate, its key and ClientCA again, for new connections. After an
+// error the previous ones stay in use. Without TLS it does nothing.
 func (d *Door) Reload() error {
 	if d.cfg.Certificate == "" {
 		return nil
@@ -73,7 +73,8 @@ func (d *Door) read() (*secured, error) {
 		MinVersion:   tls.VersionTLS12,
 		NextProtos:   []string{"h2", "http/1.1"},
 		Certificates: []tls.Certificate{pair},
-		// A resumed session would be that of a client whose CA is not trusted any more.
+		// Without this a resumed session could outlive the trust in the client's
+		// authority.
 		SessionTicketsDisabled: true,
 	}}
 	if d.cfg.ClientCA == "" {

@@ -1,9 +1,9 @@
 // Package agent gives the processes of one host locks over a socket, in any language.
 //
-// A connection is a session. A session asks for locks by lines of JSON, and has them
+// A connection is a session. A session requests locks by lines of JSON, and holds them
 // until it unlocks them or ends. The kernel ends the session of a process that dies, so
-// its locks are free at once: flock(2), across machines, with tokens. The agent renews
-// what is held, waits in the queue of the store, and tells of losses.
+// its locks are free at once: like flock(2), but across machines and with tokens. The
+// agent renews leases, waits in the store's queue, and tells of losses.
 //
 //	locks, err := baton.New(store, baton.Config{})
 //	server, err := agent.New(locks, agent.Config{})
@@ -11,32 +11,35 @@
 //
 // # What is promised
 //
-// All sessions share one Locker, and so one local queue for each key: 200 processes that
-// wait cost the store one position, and are served first come, first served.
+// All sessions share one Locker, and so one local queue for each key: 200 waiting
+// processes take one position in the store's queue, and are served first come, first
+// served.
 //
-// A client whose session ends for a reason of the agent (a lock was lost or held too long,
-// the agent is being stopped, the client does not keep to the protocol) is told so, unless
-// it does not read. Its other locks stay taken until it has closed the connection, or
-// until what it was promised is over, at least for a quarter of a second.
+// The agent ends a session because a lock was lost or held too long, because the agent
+// stops, or because the client breaks the protocol. It tells the client why, unless the
+// client does not read. The client's other locks are kept until it has closed the
+// connection, or until the time that it was promised is over, at least for a quarter of a
+// second.
 //
-// An expiry is told before the store can grant the lock to another holder, if the agent runs.
+// A running agent tells of an expiry before the store can grant the lock to another
+// holder.
 //
-// Every remaining_ms counts from when the client sent its request, and is what is certain
-// even if the agent stops right after its answer, or ends the session: a lock ends before
-// only if it is unlocked, its client closes the connection, or it is broken. An agent that
-// is being stopped leaves such locks to expire: see Server.Serve.
+// Every remaining_ms counts from when the client sent its request. It holds even if the
+// agent stops right after its answer, or ends the session: the lock ends earlier only if
+// it is unlocked or broken, or the client closes the connection. A stopping agent leaves
+// such locks to expire: see Server.Serve.
 //
 // # What is not
 //
-// A process that is stopped keeps its locks. Config.MaxHold, or max_hold_ms of the
-// request, bounds that.
+// A paused process keeps its locks. Config.MaxHold, or max_hold_ms of the request, bounds
+// that.
 //
-// The agent itself can be stopped while its client runs. The client hears nothing then,
+// The agent itself can be paused while its client runs. Then the client gets no message,
 // and the store grants the lock to another holder after the TTL. Before a step that must
-// not happen twice a client sends check, and takes the step within remaining_ms. The
-// token is for everything else, as with every lease: see the documentation of package
+// not happen twice a client sends check, and takes the step within remaining_ms. In all
+// other cases the token protects, as with every lease: see the documentation of package
 // baton.
 //
-// The kernel ends a session when the last process that has the connection closes it: a
-// child that inherited it keeps the locks.
+// The kernel ends a session when the last process closes the connection: a child that
+// inherited the connection keeps the locks.
 package agent

@@ -12,10 +12,10 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 )
 
-// leaderTimeout is how long the store may take to say who leads.
+// leaderTimeout bounds one request to the store about an election.
 const leaderTimeout = 5 * time.Second
 
-// leader tells who leads an election, which is the lock of the same name with a value.
+// leader answers who leads an election, which is the lock of the same name with a value.
 func (s *session) leader(r request) answer {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, leaderTimeout, errors.New("no answer in time"))
 	defer cancel()
@@ -38,7 +38,7 @@ func leads(t election.Term) answer {
 	return a
 }
 
-// observe tells who leads an election, and each change.
+// observe tells the client who leads an election, and each change.
 func (s *session) observe(r request) error {
 	for t, err := range election.Observe(s.ctx, s.server.locks, r.Key) {
 		switch {
@@ -71,7 +71,8 @@ func (s *session) proclaim(r request) answer {
 	return answer{OK: true}
 }
 
-// hear tells each request to release a lock, until the lock ends. A lock is heard for once.
+// hear tells the client each request to release a lock, until the lock ends. Only one
+// request for a lock may do that.
 func (s *session) hear(r request) {
 	lease, heard := s.leaseOf(r)
 	switch {
@@ -83,15 +84,16 @@ func (s *session) hear(r request) {
 		return
 	}
 	s.answer(answer{ID: r.ID, OK: true})
-	go func() { // ends with the lease
+	go func() { // this goroutine ends with the lease
 		for reason := range lease.Asked() {
 			s.insist(answer{ID: r.ID, OK: true, Reason: reason})
 		}
 	}()
 }
 
-// leaseOf is the lease of a lock of one key that the session holds, or nil. It reports whether
-// its requests are heard, and says that they are if r is for that.
+// leaseOf returns the lease of a lock of one key that the session holds, or nil. heard
+// says that an earlier request hears the requests to release it; a request r for that is
+// noted.
 func (s *session) leaseOf(r request) (lease *baton.Lease, heard bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +108,7 @@ func notOne(r request) answer {
 	return answer{ID: r.ID, Error: codeBad, Message: fmt.Sprintf("this session holds no lock %d of one key", r.Lock)}
 }
 
-// insist writes a line that is worth the wait for a client that does not read.
+// insist writes a line, and tries again until the client reads it or the session ends.
 func (s *session) insist(a answer) {
 	for text := line(a); errors.Is(s.offer(text), os.ErrDeadlineExceeded) && s.ctx.Err() == nil; {
 		continue

@@ -11,10 +11,10 @@ import (
 	"github.com/batonhq/baton/ratelimit/rules"
 )
 
-// settleTimeout is how long the store may take to settle a reservation.
+// settleTimeout bounds the request to settle a reservation.
 const settleTimeout = 5 * time.Second
 
-// A reserved is a take whose cost is an estimate, until it is settled.
+// A reserved is a take with an estimated cost, until it is settled.
 type reserved struct {
 	keys    []string
 	receipt ratelimit.Receipt
@@ -22,7 +22,8 @@ type reserved struct {
 	asked   time.Time
 }
 
-// permitsAll reports whether the user may ask all rules of a take, and refuses it if not.
+// permitsAll reports whether the user may take by all rules of a request, and refuses the
+// request if not.
 func (s *session) permitsAll(r request) bool {
 	for _, p := range append(r.Also, rules.Part{Key: r.Key, Cost: r.Cost}) {
 		one := request{ID: r.ID, Key: p.Key}
@@ -33,7 +34,7 @@ func (s *session) permitsAll(r request) bool {
 	return true
 }
 
-// take asks rules of the agent's rules. A refusal is an answer, and has taken nothing.
+// take answers by the agent's rules. A refusal has taken nothing.
 func (s *session) take(r request) answer {
 	limiter := s.server.cfg.Limits
 	if limiter == nil {
@@ -82,15 +83,15 @@ func (s *session) take(r request) answer {
 
 var errReservations = errors.New("this session has as many reservations as it may: settle them")
 
-// reserve takes an estimate, which the session keeps until it is settled. What is not
-// settled when the session ends is consumed.
+// reserve takes an estimate, which the session keeps until it is settled. The estimate is
+// the cost if the session ends first.
 func (s *session) reserve(limiter *rules.Limiter, r request, q rules.Request) (rules.Decision, error) {
 	one := &reserved{keys: []string{q.Key}, asked: time.Now()}
 	for _, p := range q.Also {
 		one.keys = append(one.keys, p.Key)
 	}
 	s.mu.Lock()
-	if len(s.takes) >= s.server.cfg.MaxLocks { // those that can be settled no more are consumed
+	if len(s.takes) >= s.server.cfg.MaxLocks { // reservations that are too old to be settled count as consumed
 		maps.DeleteFunc(s.takes, func(_ int64, old *reserved) bool { return time.Since(old.asked) > ratelimit.SettleWithin+settleTimeout })
 	}
 	full, known := len(s.takes) >= s.server.cfg.MaxLocks, s.takes[r.ID] != nil
@@ -116,7 +117,7 @@ func (s *session) reserve(limiter *rules.Limiter, r request, q rules.Request) (r
 	return d, err
 }
 
-// settle settles a reservation of the session with what it has cost.
+// settle replaces the estimate of a reservation by the real cost.
 func (s *session) settle(r request) {
 	s.mu.Lock()
 	one := s.takes[r.Take]
@@ -136,13 +137,14 @@ func (s *session) settle(r request) {
 		}
 	}
 	s.ask(r, func(r request) answer {
-		// It does not end with the session: a half of it would count as all.
+		// The request does not end with the session: half a settlement would count as a
+		// whole one.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), settleTimeout)
 		defer cancel()
 		err := s.server.cfg.Limits.Settle(ctx, one.receipt, r.Cost)
 		if before := errors.Is(err, ratelimit.ErrSettled); err == nil || before || errors.Is(err, ratelimit.ErrLate) {
 			s.mu.Lock()
-			if s.takes[r.Take] == one { // and not another one by now
+			if s.takes[r.Take] == one { // not a new one with the same id
 				delete(s.takes, r.Take)
 			}
 			s.mu.Unlock()

@@ -17,20 +17,22 @@ import (
 	"github.com/batonhq/baton/internal/ownfile"
 )
 
-// maxPath is the longest path of a socket, in bytes, on the systems with the least room.
+// maxPath is the longest path of a socket, in bytes, on the strictest system.
 const maxPath = 103
 
-// Listen makes a Unix socket at path, which only those users can connect to who may write
-// it by mode. It has the mode from the beginning.
+// Listen makes a Unix socket at path. Only users who may write it by mode can connect. The
+// socket has the mode from the beginning.
 //
-// An agent that lives keeps the file PATH.lock locked, so that two never take each
-// other's socket away. Listen refuses a path at which another agent, or another program,
-// listens, and replaces the socket of one that has died. It refuses a directory in which
-// other users could put a socket, at once or while the agent is down: clients would trust
-// theirs. So it refuses /tmp, and accepts a directory of one's own in it.
+// A running agent keeps the file PATH.lock locked, so that no agent takes another's socket
+// away. Listen refuses a path at which another agent or program listens, and replaces the
+// socket of a dead one.
 //
-// Closing the listener removes the socket; the lock file stays, as removing it would let
-// two agents have one each.
+// Listen refuses a directory in which other users could put a socket, now or while the
+// agent is down: clients would trust theirs. So it refuses /tmp, and accepts the user's
+// own directory in /tmp.
+//
+// Closing the listener removes the socket. The lock file stays: if it was removed, two
+// agents could lock one each.
 func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	// The net package would make an abstract socket, which has no mode and no directory.
 	if path == "" || path[0] == '@' || path[0] == 0 {
@@ -54,31 +56,29 @@ func Listen(path string, mode fs.FileMode) (net.Listener, error) {
 	return &socket{UnixListener: l, lock: lock}, nil
 }
 
-// backlog is how many clients may connect at one moment; a kernel that allows fewer takes
-// its own bound.
+// backlog is how many connections may wait for Accept. A kernel may allow fewer.
 const backlog = 4096
 
-// A socket is a listener at a path that is its own.
+// A socket is a listener with the lock on its path.
 type socket struct {
 	*net.UnixListener
 	lock *os.File
 	once sync.Once
 }
 
-// Close removes the socket, and then lets another agent have the path.
+// Close removes the socket, and then unlocks its path.
 func (s *socket) Close() error {
 	err := s.UnixListener.Close()
 	s.once.Do(func() {
-		_ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) // a child that is being started may have the file, too
+		_ = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_UN) // a child that is just being started may have the file open, too
 		_ = s.lock.Close()
 	})
 	return err
 }
 
-// checkDirectory refuses a directory in which others can replace files of ours, or which
-// others can replace. In one that is sticky, such as /tmp, they cannot take away what is
-// ours, but take its name while it is not there: that is no place for a socket, and one
-// for a directory.
+// checkDirectory refuses a directory that other users can write to or replace. In a sticky
+// directory, such as /tmp, they cannot remove our files, but can take a name that is free
+// for a moment. So a sticky directory may be on the way, but not have the socket in it.
 func checkDirectory(dir string) error {
 	given, err := filepath.Abs(dir)
 	if err != nil {
@@ -91,7 +91,7 @@ func checkDirectory(dir string) error {
 	if err != nil {
 		return fmt.Errorf("agent: the directory of the socket: %w", err)
 	}
-	for at := given; at != found && at != filepath.Dir(at); at = filepath.Dir(at) { // the links on the way
+	for at := given; at != found && at != filepath.Dir(at); at = filepath.Dir(at) { // symbolic links on the way
 		info, err := os.Lstat(at)
 		if err != nil {
 			return fmt.Errorf("agent: the directory of the socket: %w", err)
@@ -119,8 +119,8 @@ func checkDirectory(dir string) error {
 	}
 }
 
-// lockFile locks the file that says that an agent lives. The kernel unlocks it when the
-// process ends, however it does.
+// lockFile locks the file that says that an agent runs. The kernel unlocks it at any end
+// of the process.
 func lockFile(path string) (*os.File, error) {
 	f, err := ownfile.Open(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -137,7 +137,7 @@ func lockFile(path string) (*os.File, error) {
 	return nil, fmt.Errorf("agent: locking %q: %w", path, err)
 }
 
-// listen replaces the socket of an agent that has died. The caller has the lock file.
+// listen replaces the socket of a dead agent. The caller has locked the lock file.
 func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	if info, err := os.Lstat(path); err == nil {
 		if info.Mode().Type() != fs.ModeSocket {
@@ -162,8 +162,8 @@ func listen(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	return l, nil
 }
 
-// listenWithMode gives the socket its mode between bind and listen: no client can connect
-// before. A umask would be that of the whole process, whose other files need their own.
+// listenWithMode sets the mode between bind and listen, before a client can connect. A
+// umask would affect all files of the process.
 func listenWithMode(path string, mode fs.FileMode) (*net.UnixListener, error) {
 	syscall.ForkLock.RLock()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
@@ -175,7 +175,7 @@ func listenWithMode(path string, mode fs.FileMode) (*net.UnixListener, error) {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), path)
-	defer f.Close() // the listener has a file of its own
+	defer f.Close() // the listener has a copy
 	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
 		return nil, err
 	}

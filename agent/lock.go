@@ -17,7 +17,6 @@ import (
 	"github.com/batonhq/baton/once"
 )
 
-// lock begins a lock request.
 func (s *session) lock(r request, received time.Time) {
 	keys := []string{r.Key}
 	if len(r.Keys) > 0 {
@@ -28,7 +27,7 @@ func (s *session) lock(r request, received time.Time) {
 			s.fail(r.ID, err)
 			return
 		}
-		if of, ok := strings.CutPrefix(key, once.LockPrefix); ok { // it would keep the operation from being run
+		if of, ok := strings.CutPrefix(key, once.LockPrefix); ok { // such a lock would block the operation
 			s.refuse(r, codeBad, "below %s are the locks of operations: use once, with the key %q", once.LockPrefix, of)
 			return
 		}
@@ -49,8 +48,8 @@ func (s *session) lock(r request, received time.Time) {
 	s.begin(l, r, func(ctx context.Context) { s.acquire(ctx, l, r, opts, received) })
 }
 
-// begin makes l a lock of the session, unless the request is refused, and calls wait in
-// a goroutine, with a context that ends when the wait shall.
+// begin adds l to the session, unless the request is refused, and calls wait in a
+// goroutine. The context ends when the wait must.
 func (s *session) begin(l *lock, r request, wait func(context.Context)) {
 	var ctx context.Context
 	if r.WaitMS > 0 {
@@ -70,16 +69,16 @@ func (s *session) begin(l *lock, r request, wait func(context.Context)) {
 	}()
 }
 
-// waitOver is why the context of a wait has ended. It is a DeadlineExceeded.
+// waitOver is the cause of the end of a wait that took its time. errors.Is finds
+// DeadlineExceeded in it.
 type waitOver struct{}
 
 func (waitOver) Error() string { return "the wait is over" }
 
-// Unwrap is for errors.Is.
 func (waitOver) Unwrap() error { return context.DeadlineExceeded }
 
-// enter makes l a lock of the session, unless the request is refused. If it does, the
-// caller calls busy.Done once l has an outcome.
+// enter adds l to the session, unless the request is refused. If it does, the caller calls
+// busy.Done once l has an outcome.
 func (s *session) enter(l *lock) (entered bool) {
 	refuse := func(code, format string, args ...any) bool {
 		s.answer(answer{ID: l.id, Error: code, Message: fmt.Sprintf(format, args...)})
@@ -108,7 +107,7 @@ func (s *session) enter(l *lock) (entered bool) {
 		return false
 	}
 	s.server.table.add(l)
-	// Recheck finds l from now on: if the roles change after this look, it looks again.
+	// From here on Recheck finds l, so no change of the roles is missed.
 	if err := l.permitted(); err != nil {
 		s.drop(l)
 		s.busy.Done()
@@ -118,7 +117,7 @@ func (s *session) enter(l *lock) (entered bool) {
 	return true
 }
 
-// permitted says why the user may not have the lock, or run the operation.
+// permitted returns an error if the user may not have the lock, or run the operation.
 func (l *lock) permitted() error {
 	verb, prefix := roles.Lock, ""
 	if l.attempt != nil {
@@ -132,7 +131,7 @@ func (l *lock) permitted() error {
 	return nil
 }
 
-// admits says why the session cannot have l. Its mutex is locked.
+// admits returns why the session cannot have l, or "". s.mu is locked.
 func (s *session) admits(l *lock) (code, message string) {
 	if s.locks[l.id] != nil {
 		return codeBad, fmt.Sprintf("the id %d is that of a lock of this session", l.id)
@@ -153,11 +152,11 @@ func (s *session) admits(l *lock) (code, message string) {
 	return "", ""
 }
 
-// acquire waits for the lock and answers the request.
+// acquire waits for the lock, and answers the request.
 func (s *session) acquire(ctx context.Context, l *lock, r request, opts []baton.Option, received time.Time) {
 	lease, err := s.obtain(ctx, l, r, opts)
 	if err == nil && !s.hold(l, lease, r) { // the wait was ended at the same time
-		_ = lease.Unlock() // its error says when the lock is free: this client does not wait for it
+		_ = lease.Unlock() // an error says when the lock is free, which this client does not need
 		err = errEnded
 	}
 	if err != nil {
@@ -167,7 +166,7 @@ func (s *session) acquire(ctx context.Context, l *lock, r request, opts []baton.
 	s.granted(l, received, answer{})
 }
 
-// obtain waits for the lock, or for those of all its keys.
+// obtain waits for the lock, or for the locks of all keys.
 func (s *session) obtain(ctx context.Context, l *lock, r request, opts []baton.Option) (holding, error) {
 	try, locks := r.has&fieldWait != 0 && r.WaitMS == 0, s.server.locks
 	if len(r.Keys) > 0 {
@@ -184,10 +183,10 @@ func (s *session) obtain(ctx context.Context, l *lock, r request, opts []baton.O
 	return lock(ctx, r.Key, opts...)
 }
 
-// errEnded is for a wait that the client has ended, or its session.
+// errEnded is the error of a wait that the client, or the end of its session, has ended.
 var errEnded = errors.New("the wait was ended")
 
-// granted tells the client what it holds, with what else is in a, and watches over it.
+// granted answers with the lease and the rest of a, and watches the lease.
 func (s *session) granted(l *lock, received time.Time, a answer) {
 	remaining := l.remaining(received)
 	switch err := l.lease.Err(); {
@@ -205,10 +204,10 @@ func (s *session) granted(l *lock, received time.Time, a answer) {
 			a.MaxHoldMS = l.until.Sub(l.since).Milliseconds()
 		}
 		s.answer(a)
-	case !s.holds(l): // the client has unlocked it before it knew that it has it
+	case !s.holds(l): // the client has unlocked it before this answer
 		s.answer(answer{ID: l.id, Error: codeCancelled, Message: errEnded.Error()})
 	}
-	s.watch(l) // the loss, which ends the session, is the answer if there is one
+	s.watch(l) // if the lease is lost, the end of the session is the answer
 }
 
 // promise notes what the client is about to be told: that it has the lock for remaining
@@ -226,8 +225,8 @@ func (s *session) promise(l *lock, received time.Time, remaining int64, valid bo
 	return true
 }
 
-// hold makes a granted lease that of l. It returns false if the wait was ended before:
-// the lease is then the caller's. What it sets does not change any more.
+// hold gives a granted lease to l. It returns false if the wait has ended: then the lease
+// stays with the caller. The fields that it sets do not change afterwards, but for state.
 func (s *session) hold(l *lock, lease holding, r request) bool {
 	longest := s.server.cfg.MaxHold
 	if own := time.Duration(r.MaxHoldMS) * time.Millisecond; own > 0 && (longest == 0 || own < longest) {
@@ -246,8 +245,8 @@ func (s *session) hold(l *lock, lease holding, r request) bool {
 	return true
 }
 
-// watch ends the session when the lease is lost, or held for too long. It begins once the
-// client knows that it has the lock. A lease that was lost before is noticed at once.
+// watch ends the session when the lease is lost, or held for too long. It is called after
+// the answer to the client. It notices an earlier loss at once.
 func (s *session) watch(l *lock) {
 	stop := context.AfterFunc(l.lease.Context(context.Background()), func() { s.lost(l) })
 	s.mu.Lock()
@@ -262,7 +261,7 @@ func (s *session) watch(l *lock) {
 	}
 }
 
-// lost ends the session if the lease was lost. Its context ends after an unlock, too.
+// lost ends the session if the lease was lost. An unlock also ends the lease's context.
 func (s *session) lost(l *lock) {
 	if !s.holds(l) {
 		return
@@ -287,7 +286,6 @@ func (s *session) holds(l *lock) bool {
 	return l.state == held
 }
 
-// unlock releases a lock, or ends the wait for it.
 func (s *session) unlock(r request) {
 	s.mu.Lock()
 	l := s.locks[r.Lock]
@@ -309,19 +307,19 @@ func (s *session) unlock(r request) {
 	l.state = releasing
 	s.busy.Add(1)
 	s.mu.Unlock()
-	go func() { // the store may take its time, and the reading must go on
+	go func() { // the session's goroutine must not wait for the store
 		quick.Stack()
 		defer s.busy.Done()
 		if err := s.release(l); err != nil {
 			s.fail(r.ID, err)
 			return
 		}
-		runtime.Gosched() // who has the lock now hears of it first
+		runtime.Gosched() // the next holder gets its answer first
 		s.answer(answer{ID: r.ID, OK: true})
 	}()
 }
 
-// release unlocks a lock that the caller has set to releasing.
+// release unlocks a lock whose state the caller has set to releasing.
 func (s *session) release(l *lock) error {
 	s.unwatch(l)
 	if l.attempt != nil {
@@ -332,7 +330,7 @@ func (s *session) release(l *lock) error {
 	return err
 }
 
-// leave ends the lease of a lock, and leaves the lock in the store until it expires.
+// leave ends the lease in this process, and leaves the lock in the store until it expires.
 func (l *lock) leave() {
 	if all, ok := l.lease.(*baton.Leases); ok {
 		for _, key := range all.Keys() {
@@ -340,10 +338,10 @@ func (l *lock) leave() {
 		}
 		return
 	}
-	_, _ = l.lease.(*baton.Lease).Detach() // after an error there is nothing to leave
+	_, _ = l.lease.(*baton.Lease).Detach() // after an error there is no lease to leave
 }
 
-// unwatch ends watch. Without it nothing would go wrong: both look whether l is held.
+// unwatch stops watch, to free its resources: lost and overheld check the state anyway.
 func (s *session) unwatch(l *lock) {
 	s.mu.Lock()
 	stop, timer := l.stop, l.timer
@@ -356,8 +354,8 @@ func (s *session) unwatch(l *lock) {
 	}
 }
 
-// drop forgets a lock of which nothing is left. It reports whether the wait for it was
-// ended by the client or with the session.
+// drop removes a finished lock from the session. It reports whether the client, or the end
+// of the session, ended the wait for it.
 func (s *session) drop(l *lock) (ended bool) {
 	s.mu.Lock()
 	ended = l.state == dropping
@@ -369,7 +367,7 @@ func (s *session) drop(l *lock) (ended bool) {
 	return ended
 }
 
-// check tells for how long the client has the lock for certain.
+// check answers for how long the client certainly has the lock.
 func (s *session) check(r request, received time.Time) {
 	s.mu.Lock()
 	l := s.locks[r.Lock]
@@ -379,7 +377,7 @@ func (s *session) check(r request, received time.Time) {
 		return
 	}
 	s.mu.Unlock()
-	if err := l.lease.Err(); err != nil { // which ends the session, too
+	if err := l.lease.Err(); err != nil { // the loss also ends the session
 		s.fail(r.ID, err)
 		return
 	}
@@ -387,25 +385,25 @@ func (s *session) check(r request, received time.Time) {
 		s.answer(answer{ID: r.ID, OK: true, RemainingMS: &remaining})
 		return
 	}
-	if !s.over() { // else the end, and why, is the answer
+	if !s.over() { // else the session's last line is the answer
 		s.refuse(r, codeLost, "this session does not hold a lock %d", r.Lock)
 	}
 }
 
-// remaining is how long the lock lasts at least, counted from received, in milliseconds.
-// The client counts from when it sent the request, which was before, so that what it
-// believes ends earlier.
+// remaining returns how long the lock lasts at least, counted from received, in
+// milliseconds. The client counts from when it sent the request, which was earlier, so it
+// considers itself the holder for a shorter time.
 func (l *lock) remaining(received time.Time) int64 {
 	end := l.lease.Deadline()
-	if !l.until.IsZero() && l.until.Before(end) { // until does not change once it is held
+	if !l.until.IsZero() && l.until.Before(end) { // until is constant once l is held
 		end = l.until
 	}
 	return max(0, end.Sub(received).Milliseconds())
 }
 
-// failLock forgets a lock that the client did not get, and tells it why. It names the
-// holder if that is a client of this agent: the store knows the agent only. It names none
-// to a user who may not list the key.
+// failLock removes a lock that the client did not get, and answers why. If the holder is a
+// client of this agent, the answer names the process: the store knows only the agent. It
+// names no holder to a user who may not list the key.
 func (s *session) failLock(l *lock, err error) {
 	a := failure(err)
 	switch ended := s.drop(l); {
@@ -413,7 +411,7 @@ func (s *session) failLock(l *lock, err error) {
 		a = answer{Error: codeCancelled, Message: errEnded.Error()}
 	case a.Error == codeHeld:
 		key := l.keys[0]
-		if of, ok := errors.AsType[*baton.HeldError](err); ok && l.attempt == nil { // else it names the operation
+		if of, ok := errors.AsType[*baton.HeldError](err); ok && l.attempt == nil { // of an attempt, of.Key is the operation
 			key = of.Key
 		}
 		if s.server.may(s.peer, roles.List, key) == nil {

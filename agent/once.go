@@ -9,30 +9,30 @@ import (
 	"github.com/batonhq/baton/once"
 )
 
-// An attempt is the run of an operation by a client: a function of package once that
-// waits for what the client says. Exactly one call of end follows a grant, when the
-// client finishes or unlocks it, or when its session ends.
+// An attempt is the run of an operation by a client: the function of package once waits
+// for the client's outcome. Each grant is followed by exactly one call of end: when the
+// client finishes or unlocks, or when its session ends.
 type attempt struct {
 	ends     chan outcome // cap 1
 	recorded chan error   // cap 1
 }
 
-// outcome is how an attempt ended.
 type outcome struct {
 	result []byte
 	err    error
 }
 
-// errGivenUp is the end of an attempt without an outcome: the next client runs it.
+// errGivenUp is the outcome of an attempt that was not finished: the next client runs the
+// operation.
 var errGivenUp = errors.New("the client has not finished the operation")
 
-// end ends the attempt, and returns when that is recorded.
+// end ends the attempt, and returns when the outcome is recorded.
 func (a *attempt) end(o outcome) error {
 	a.ends <- o
 	return <-a.recorded
 }
 
-// once begins an operation, or answers with what is recorded of it.
+// once begins an operation, or answers with its recorded outcome.
 func (s *session) once(r request, received time.Time) {
 	runner := s.server.cfg.Once
 	if runner == nil {
@@ -52,7 +52,7 @@ func (s *session) once(r request, received time.Time) {
 		attempt: &attempt{ends: make(chan outcome, 1), recorded: make(chan error, 1)},
 	}
 	s.begin(l, r, func(ctx context.Context) {
-		// The session's end, and not the end of the wait, bounds the run.
+		// The end of the session bounds the run, not that of the wait.
 		ran := false
 		result, err := do(ctx, r.Key, func(_ context.Context, a once.Attempt) ([]byte, error) {
 			if !s.hold(l, a.Lease, r) {
@@ -66,7 +66,7 @@ func (s *session) once(r request, received time.Time) {
 		switch {
 		case ran:
 			if errors.Is(err, errGivenUp) && !errors.Is(err, baton.ErrLost) {
-				err = nil // it is what the client wanted
+				err = nil // the client wanted that
 			}
 			s.drop(l)
 			l.attempt.recorded <- err
@@ -80,7 +80,7 @@ func (s *session) once(r request, received time.Time) {
 	})
 }
 
-// finishAttempt records how an attempt of this session ended.
+// finishAttempt records the outcome of an attempt of this session.
 func (s *session) finishAttempt(r request) {
 	s.mu.Lock()
 	l := s.locks[r.Lock]
@@ -105,7 +105,7 @@ func (s *session) finishAttempt(r request) {
 		s.unwatch(l)
 		err := l.attempt.end(o)
 		if final, ok := errors.AsType[*once.FinalError](err); ok && r.has&fieldFailed != 0 && final != nil {
-			err = nil // that is what was to be recorded
+			err = nil // that is the recorded outcome
 		}
 		if err != nil {
 			s.fail(r.ID, err)

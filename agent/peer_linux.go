@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// peerOf asks the kernel, which the peer cannot deceive, for its user and its process.
+// peerOf asks the kernel for the user and the process of the peer, who cannot forge that.
 func peerOf(conn net.Conn) peer {
 	unknown := peer{uid: -1}
 	unix, ok := conn.(*net.UnixConn)
@@ -30,7 +30,7 @@ func peerOf(conn net.Conn) peer {
 	return peer{pid: int(cred.Pid), uid: int64(cred.Uid)}
 }
 
-// program is the name of the process, as it is now, or "".
+// program returns the present name of the process, or "".
 func (p peer) program() string {
 	if p.pid <= 0 {
 		return ""

@@ -4,7 +4,7 @@ package agent
 
 import "net"
 
-// peerOf knows nothing of the peer: the agent cannot tell users apart here.
+// peerOf returns an unknown peer: here the agent cannot tell users apart.
 func peerOf(net.Conn) peer { return peer{uid: -1} }
 
 func (peer) program() string { return "" }

@@ -15,18 +15,18 @@ import (
 	"github.com/batonhq/baton/ratelimit/rules"
 )
 
-// The protocol: a line is a JSON object, and ends with a newline. The client sends
-// requests, the agent sends a greeting, one answer for each request, and at the end of
-// the session, if it is the agent that ends it, one line that says why. docs/agent.md
-// describes it for people who write clients.
+// The protocol: a line is a JSON object and a newline. The client sends requests. The
+// agent sends a greeting, one answer to each request (watch, observe and asked: further
+// lines), and a last line with the reason if it ends the session. docs/agent.md describes
+// the protocol for authors of clients.
 
-// Version is the version of the protocol, which the greeting tells.
+// Version is the version of the protocol in the greeting.
 const Version = 1
 
-// MaxLine is how long a line may be that the agent reads, with its newline, in bytes.
+// MaxLine is the longest line that the agent reads, with its newline, in bytes.
 const MaxLine = 4096
 
-// What a request asks for.
+// Values of request.Do.
 const (
 	doLock   = "lock"
 	doUnlock = "unlock"
@@ -57,7 +57,7 @@ type request struct {
 	ID        int64
 	Do        string
 	Key       string
-	Keys      []string // of a lock of all of them
+	Keys      []string // of one lock of several keys
 	Mode      string
 	N, Of     int64
 	WaitMS    int64
@@ -103,13 +103,13 @@ const (
 	fieldTake
 )
 
-// fieldNames are the names of the fields, in the order of their bits.
+// fieldNames has the names of the fields, in the order of their bits.
 var fieldNames = []string{
 	"id", "do", "key", "mode", "n", "of", "wait_ms", "max_hold_ms", "lock", "value", "rule", "tier", "cost", "request", "result", "failed", "keys", "also", "reserve", "take",
 }
 
-// verbs say which fields a request has beside id and do: those that it needs, and those
-// that it may have.
+// verbs has, for each request, the fields beside id and do: the required ones, and the
+// optional ones.
 var verbs = map[string]struct{ needs, may fields }{
 	doLock:   {0, fieldKey | fieldKeys | fieldMode | fieldN | fieldOf | fieldWait | fieldMaxHold | fieldValue},
 	doUnlock: {fieldLock, 0},
@@ -133,27 +133,26 @@ const (
 	// maxID is the largest ID: JavaScript has no larger exact number.
 	maxID = 1<<53 - 1
 
-	// maxAlso is how many further rules one take asks.
+	// maxAlso is the largest number of further rules in one take.
 	maxAlso = 15
 
-	// maxMS is the longest time, a year, in milliseconds.
+	// maxMS is the longest time in a request, a year, in milliseconds.
 	maxMS = 366 * 24 * 3600 * 1000
 )
 
-// A badRequest is a line that the agent does not understand.
+// A badRequest refuses a line that the agent does not understand.
 type badRequest struct {
 	reason string
-	fatal  bool // it cannot be known what comes after: the session ends
+	fatal  bool // the agent cannot tell what follows the line: the session ends
 }
 
 func (e *badRequest) Error() string { return e.reason }
 
 func bad(format string, args ...any) error { return &badRequest{fmt.Sprintf(format, args...), false} }
 
-// parse reads a line. It is strict: a field that is unknown, that is there twice, that
-// has another type or another case, or that the request has no use for, is an error and
-// not ignored. A client that means wait_ms and writes wait is not to wait for ever. The
-// ID is right even if there is an error, unless it is 0.
+// parse reads a line. It is strict: a field that is unknown, repeated, of another type or
+// case, or of no use for the request is an error. Otherwise a client that means wait_ms
+// and writes wait would wait for ever. Even after an error the ID is right, or 0.
 func parse(line []byte) (request, error) {
 	if r, ok := parseShort(line); ok {
 		return r, nil
@@ -161,8 +160,8 @@ func parse(line []byte) (request, error) {
 	return parseAny(line)
 }
 
-// parseShort reads a line of the kind that nearly all are of: without escapes, lists and
-// errors. Of any other line it returns false.
+// parseShort reads a line without escapes, lists and errors, as nearly all lines are. It
+// returns false for other lines.
 func parseShort(line []byte) (r request, ok bool) {
 	ok = flatjson.Each(line, func(name []byte, v flatjson.Value) bool {
 		i := slices.Index(fieldNames, string(name))
@@ -184,17 +183,16 @@ func parseShort(line []byte) (r request, ok bool) {
 	return r, ok && r.ID != 0 && r.check() == nil
 }
 
-// parseAny reads any line.
 func parseAny(line []byte) (r request, err error) {
 	if !utf8.Valid(line) || !json.Valid(line) || bytes.TrimSpace(line)[0] != '{' {
 		return r, &badRequest{"the line is no JSON object", true}
 	}
 	err = r.read(line, ^fields(0))
 	switch {
-	case r.has&fieldID == 0 || r.ID == 0: // the client would not know what the answer is about
+	case r.has&fieldID == 0 || r.ID == 0: // the client could not match the answer
 		return request{}, &badRequest{"a request has an id, a number from 1 to 2^53-1", true}
 	case err == nil && strings.ContainsRune(strings.Join(r.Keys, "")+r.Key+r.Value+r.Rule+r.Tier+r.Request+r.Result+r.Failed+r.alsoText(), utf8.RuneError) && !bytes.ContainsRune(line, utf8.RuneError):
-		err = bad("a string has half of a surrogate pair") // two such keys would be one
+		err = bad("a string has half of a surrogate pair") // two different keys could become the same
 	}
 	if err == nil {
 		err = r.check()
@@ -202,8 +200,8 @@ func parseAny(line []byte) (r request, err error) {
 	return r, err
 }
 
-// read reads JSON that is to be an object, which may have some of the fields. After the first
-// that is wrong it goes on, for the ID.
+// read reads a JSON object with fields out of may. It continues after an error, to find
+// the ID.
 func (r *request) read(text []byte, may fields) (err error) {
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
@@ -235,7 +233,8 @@ func (r *request) read(text []byte, may fields) (err error) {
 	return err
 }
 
-// field is where a field is, with the bounds of a number. A list is neither.
+// field returns where a text or a number is stored, and the bounds of the number. It
+// returns nil for the other types.
 func (r *request) field(f fields) (text *string, number *int64, least, most int64) {
 	least, most = 1, maxID
 	switch f {
@@ -277,7 +276,6 @@ func (r *request) field(f fields) (text *string, number *int64, least, most int6
 	return text, number, least, most
 }
 
-// set sets one field.
 func (r *request) set(f fields, name string, text json.RawMessage) error {
 	if f == fieldAlso {
 		return r.setAlso(text)
@@ -331,7 +329,7 @@ func (r *request) set(f fields, name string, text json.RawMessage) error {
 	return nil
 }
 
-// alsoText are the texts of the further rules.
+// alsoText returns the texts of the further rules, joined.
 func (r *request) alsoText() (all string) {
 	for _, p := range r.Also {
 		all += p.Rule + p.Key + p.Tier
@@ -339,7 +337,6 @@ func (r *request) alsoText() (all string) {
 	return all
 }
 
-// setAlso sets the further rules of a take.
 func (r *request) setAlso(text json.RawMessage) error {
 	var list []json.RawMessage
 	if err := json.Unmarshal(text, &list); err != nil || len(list) < 1 || len(list) > maxAlso {
@@ -355,7 +352,7 @@ func (r *request) setAlso(text json.RawMessage) error {
 	return nil
 }
 
-// check refuses what no agent could do.
+// check refuses a request that no agent can do.
 func (r *request) check() error {
 	verb, ok := verbs[r.Do]
 	if !ok {
@@ -403,7 +400,7 @@ func (f fields) String() string {
 	return "nothing"
 }
 
-// meant suggests what the client may have meant.
+// meant suggests a known name near to name.
 func meant(name string, known []string) string {
 	if near := suggest.Nearest(name, known); near != "" {
 		return fmt.Sprintf(": did you mean %q?", near)
@@ -411,54 +408,54 @@ func meant(name string, known []string) string {
 	return ""
 }
 
-// What went wrong.
+// Values of answer.Error.
 const (
 	codeBad       = "bad"         // the request makes no sense
-	codeBusy      = "busy"        // as many sessions or locks as are allowed
-	codeCancelled = "cancelled"   // the client itself ended the wait
+	codeBusy      = "busy"        // a bound is reached: of sessions, locks, reservations, requests or watches
+	codeCancelled = "cancelled"   // the client, or the end of its session, ended the wait
 	codeClosing   = "closing"     // the agent is being stopped; the session ends
 	codeDenied    = "denied"      // the user may not do that
-	codeHeld      = "held"        // the wait is over: the lock is held, or the store silent
+	codeHeld      = "held"        // the wait is over: another holder has the lock, or the store is silent
 	codeFailed    = "failed"      // the operation has failed for good, now or before
 	codeLimited   = "limited"     // the limit refuses
 	codeLost      = "lost"        // the lock has ended
-	codeNested    = "nested"      // the session has this lock, or waits for it, already
-	codeOther     = "other"       // the operation is that of another request
-	codeStore     = "store"       // the store did not answer
-	codeUnkept    = "unrecorded"  // the operation was done, and its result is not recorded
+	codeNested    = "nested"      // the session holds this lock, or waits for it, already
+	codeOther     = "other"       // the operation is recorded with another fingerprint of its request
+	codeStore     = "store"       // the store did not answer, or failed
+	codeUnkept    = "unrecorded"  // the operation was run, but its result is not recorded
 	codeCannot    = "unsupported" // the store, or this agent, cannot do that
 )
 
 // An answer is a line from the agent.
 type answer struct {
-	ID      int64  `json:"id,omitempty"` // 0: it answers no request
+	ID      int64  `json:"id,omitempty"` // 0: answers no request
 	OK      bool   `json:"ok"`
 	Error   string `json:"error,omitempty"`   // a code
 	Message string `json:"message,omitempty"` // for people
 	Lost    int64  `json:"lost,omitempty"`    // the lock whose loss ends the session
-	Cause   string `json:"cause,omitempty"`   // of that: expired, gone, overheld
+	Cause   string `json:"cause,omitempty"`   // of the loss: expired, gone, overheld
 
 	// Of the greeting.
 	V     int    `json:"v,omitempty"`
 	Store string `json:"store,omitempty"`
 
-	// Of a lock. The token is a string: it may exceed 2⁵³.
+	// Of a lock. The token is a string, because it may exceed 2⁵³.
 	Token       string            `json:"token,omitempty"`
 	Tokens      map[string]string `json:"tokens,omitempty"` // by key, of a lock of several
 	RemainingMS *int64            `json:"remaining_ms,omitempty"`
 	MaxHoldMS   int64             `json:"max_hold_ms,omitempty"`
 
-	// Of take. Wait is how long the client waits before it acts.
+	// Of take. WaitMS is how long the client waits before it acts.
 	Limit     *int64 `json:"limit,omitempty"`
 	Remaining *int64 `json:"remaining,omitempty"`
 	WaitMS    int64  `json:"wait_ms,omitempty"`
 	RetryMS   int64  `json:"retry_ms,omitempty"` // 0: never
 	ResetMS   int64  `json:"reset_ms,omitempty"`
 	Each      []each `json:"each,omitempty"`   // of several rules
-	Before    bool   `json:"before,omitempty"` // of settle: an earlier one has done it
+	Before    bool   `json:"before,omitempty"` // of settle: it was settled before
 
 	// Of once.
-	Run      bool    `json:"run,omitempty"` // the client is to run the operation, under the lock of the token
+	Run      bool    `json:"run,omitempty"` // the client must run the operation, under the lock of the token
 	Attempts int64   `json:"attempts,omitempty"`
 	Result   *string `json:"result,omitempty"`
 
@@ -470,7 +467,7 @@ type answer struct {
 	Reason string `json:"reason,omitempty"` // of asked
 }
 
-// each tells how one of several rules stands.
+// each is the state of one of several rules.
 type each struct {
 	Rule      string `json:"rule"`
 	OK        bool   `json:"ok"`
@@ -480,12 +477,12 @@ type each struct {
 	RetryMS   int64  `json:"retry_ms,omitempty"`
 }
 
-// A whoAnswer tells which processes hold and want locks through this agent.
+// A whoAnswer lists the processes that hold and want locks through this agent.
 type whoAnswer struct {
 	ID    int64   `json:"id"`
 	OK    bool    `json:"ok"`
 	Locks []party `json:"locks"`
-	More  int     `json:"more,omitempty"` // how many are not shown
+	More  int     `json:"more,omitempty"` // the number of those left out
 }
 
 // A party is a process that holds or wants a lock.
@@ -496,14 +493,14 @@ type party struct {
 	Token   string `json:"token,omitempty"`
 	ForMS   int64  `json:"for_ms"`
 	PID     int    `json:"pid,omitempty"`
-	UID     *int64 `json:"uid,omitempty"` // nil if the system does not tell
+	UID     *int64 `json:"uid,omitempty"` // nil: the system does not tell
 	Program string `json:"program,omitempty"`
 }
 
-// line makes the line of an answer.
+// line returns an answer as a line.
 func line(a any) []byte {
 	text, err := json.Marshal(a)
-	if err != nil { // no type of this file has a value that JSON has not
+	if err != nil { // cannot be: all answers have a JSON form
 		panic(err)
 	}
 	return append(text, '\n')

@@ -20,67 +20,71 @@ import (
 )
 
 const (
-	// writeTimeout is how long the agent tries to write to a client that does not read.
+	// writeTimeout is how long a write to a client that does not read may take.
 	writeTimeout = time.Second
 
 	// grace is how long a session at least keeps its locks after the agent has ended it,
-	// unless the client closes the connection before. The client needs that time to read
-	// it and to stop.
+	// unless the client closes the connection earlier. The client needs that time to read
+	// the last line and to stop.
 	grace = 250 * time.Millisecond
 )
 
-// Config says what clients may do. The zero Config is ready to use.
+// Config bounds what clients may do. The zero Config is ready to use.
 type Config struct {
-	// MaxHold ends the session of a client that has a lock for this time; a request may
-	// ask for less. Defaults to 0, no limit.
+	// MaxHold ends the session of a client that holds a lock for this time. A request may
+	// ask for less. Defaults to 0, no bound.
 	MaxHold time.Duration
 
-	// MaxSessions is how many sessions there may be at a time. Defaults to 10000.
+	// MaxSessions is the largest number of sessions. Defaults to 10000.
 	MaxSessions int
 
-	// MaxUserSessions is how many of them one user of the host may have, so that one
-	// cannot keep out the others. Defaults to half of MaxSessions.
+	// MaxUserSessions is the largest number of sessions of one user of the host, so that
+	// one user cannot lock out the others. Defaults to half of MaxSessions.
 	MaxUserSessions int
 
-	// MaxLocks is how many locks one session may hold and wait for; a lock of several
-	// keys counts as many. Defaults to 1000.
+	// MaxLocks is the largest number of locks that one session may hold and wait for. A
+	// lock of several keys counts once per key. It is also the largest number of its
+	// reservations. Defaults to 1000.
 	MaxLocks int
 
-	// MaxUserLocks is how many locks one user may hold and wait for, in all sessions.
-	// Defaults to 20000.
+	// MaxUserLocks is the largest number of locks that one user may hold and wait for, in
+	// all sessions. Defaults to 20000.
 	MaxUserLocks int
 
-	// Users are the users, by number, whose processes may connect. Who can connect at all
-	// is the matter of the socket's mode. Defaults to all.
+	// Users are the numbers of the users whose processes get a session. The socket's mode
+	// decides who can connect at all. Defaults to nil: all users.
 	Users []uint32
 
-	// Caller finds what a user may do, at the beginning of a session, and again for each
-	// request: its answer may change, see Server.Recheck. The user is -1 where the system
-	// does not tell. The error is for the client. It is called from several goroutines.
-	// Defaults to nil: all may do everything.
+	// Caller returns what a user may do. It is called at the beginning of a session and
+	// again for each request, so its answer may change: see Server.Recheck. uid is -1
+	// where the system does not tell the user. The client is told the error. Several
+	// goroutines call it. Defaults to nil: all may do everything.
 	Caller func(uid int64) (Caller, error)
 
-	// Limits decide about take. Defaults to none: a take is refused as unsupported.
+	// Limits answers take. Defaults to none: take is refused as unsupported.
 	Limits *rules.Limiter
 
-	// Once runs the operations of once. Defaults to none: a once is refused as unsupported.
+	// Once runs operations. Defaults to none: once is refused as unsupported.
 	Once *once.Runner
 
-	// Logger gets denials and cut-off clients as warnings, with "caller" if that is known,
-	// and sessions at the debug level. Clients can cause as many warnings as they like, and
-	// all wait while one is written: bound their number, and the time. Defaults to silence.
+	// Logger gets refused clients, denials, cut-off clients and failures of the listener
+	// as warnings, and sessions at the debug level. "caller" is the user, if it is known.
+	// Clients can cause any number of warnings, and all wait while one is written: bound
+	// the number, and the time to write. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// A Caller is what one user may do. Its methods are safe for concurrent use.
+// A Caller is what one user may do. Its methods must be safe for concurrent use.
 type Caller interface {
-	// Name is who it is, for logs.
+	// Name returns a name for logs.
 	Name() string
 
-	// May returns nil if the caller may do what verb says with a key, else an error that
-	// tells the client so. Verbs are "lock", for locks of every kind and elections; "list",
-	// for who and watch, where the key is the beginning of all keys that are asked for; "limit", for
-	// take, and "giveback" beside it for a cost below zero; and "once".
+	// May returns nil if the caller may do what verb says with a key, and else an error
+	// for the client. The verbs are:
+	//
+	// "lock", for locks of every kind and elections; "list", for who and watch: key is
+	// then the prefix of all keys that are shown; "limit", for take, and "giveback" as
+	// well for a cost below zero; "once", for operations.
 	May(verb, key string) error
 }
 
@@ -130,20 +134,21 @@ type Server struct {
 	ended    sync.WaitGroup // the sessions
 }
 
-// user is what the sessions of one user of the host have together.
+// user counts what the sessions of one user have together.
 type user struct {
 	id       int64 // -1: the system does not tell
 	sessions int   // guarded by Server.mu
 	locks    atomic.Int64
 	watches  atomic.Int64
-	asks     atomic.Int64 // requests to the store that hold nothing
+	asks     atomic.Int64 // requests to the store that take no lock
 }
 
 // LogValue names the user as a file of roles does.
 func (u *user) LogValue() slog.Value { return slog.StringValue(fmt.Sprintf("uid:%d", u.id)) }
 
-// New makes a Server. All its clients lock through locks: its TTL, its owner, and its
-// place in the queues are theirs. The caller closes the store when Serve has returned.
+// New makes a Server. All its clients lock through locks, with its TTL, its owner unless a
+// request names a value, and its local queues. The caller closes the store when Serve has
+// returned. The error is a *ConfigError.
 func New(locks *baton.Locker, cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -158,23 +163,23 @@ func New(locks *baton.Locker, cfg Config) (*Server, error) {
 }
 
 // Serve answers the clients that connect to l, until ctx ends or l is closed. Then it
-// closes l, tells all clients, waits a quarter of a second for them to close their
-// connections, and returns when their locks are released, or, if the store does not
-// answer, after the time that baton.Lease.Unlock takes. What is not released then expires
-// in the store. So does the lock of a client that has not closed its connection and was
-// told that it has the lock for longer; if the store would free it with the agent
-// (driver.Traits.Sessions), Serve returns when that time is over.
+// closes l, tells all clients, and waits a quarter of a second for them to close their
+// connections. It returns when their locks are released, or, if the store does not answer,
+// after the time that baton.Lease.Unlock takes; such locks expire.
 //
-// The error is nil if ctx has ended. A Server serves once: Serve fails if it was called
-// before.
+// If a client has not closed its connection and was promised its lock for longer, Serve
+// leaves that lock in the store until it expires. If the store would free it with the
+// agent (driver.Traits.Sessions), Serve returns when the promised time is over.
+//
+// The error is nil if ctx has ended. A Server serves once: another call of Serve fails.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.served.Swap(true) {
 		return errors.New("agent: the server has served before: make another one")
 	}
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // ends Accept
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // makes Accept return
 	defer stop()
 	err := s.accept(ctx, l)
-	_ = l.Close() // it was closed, or it has failed
+	_ = l.Close() // closed or failed
 	s.stop()
 	s.ended.Wait()
 	if ctx.Err() != nil {
@@ -183,8 +188,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return fmt.Errorf("agent: the listener has ended: %w", err)
 }
 
-// accept takes connections until the listener is closed. What else goes wrong, such as a
-// lack of file descriptors, passes, and the sessions that there are need the agent.
+// accept accepts connections until the listener is closed. Other errors, such as a lack of
+// file descriptors, pass: accept tries again, for the sake of the present sessions.
 func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	const shortest, longest = 5 * time.Millisecond, time.Second
 	pause := shortest
@@ -208,7 +213,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener) error {
 	}
 }
 
-// welcome makes a session of a connection, or refuses it.
+// welcome starts a session for a connection, or refuses it.
 func (s *Server) welcome(conn net.Conn) {
 	p := peerOf(conn)
 	c, refused := s.admit(conn, p)
@@ -217,7 +222,7 @@ func (s *Server) welcome(conn net.Conn) {
 		return
 	}
 	s.cfg.Logger.Warn("a client was refused", "peer", p, "error", refused.Error, "reason", refused.Message)
-	_ = conn.SetWriteDeadline(time.Now().Add(grace)) // a new connection has room for a line
+	_ = conn.SetWriteDeadline(time.Now().Add(grace)) // the buffer of a new connection has space for a line
 	_, _ = conn.Write(line(refused))
 	_ = conn.Close()
 }
@@ -263,7 +268,7 @@ func (s *Server) allows(p peer) bool {
 	return false
 }
 
-// caller finds what the user of a session may do. It is nil if that is everything.
+// caller returns what the user of a session may do; nil: everything.
 func (s *Server) caller(p peer) (Caller, error) {
 	if s.cfg.Caller == nil {
 		return nil, nil
@@ -271,7 +276,7 @@ func (s *Server) caller(p peer) (Caller, error) {
 	return s.cfg.Caller(p.uid)
 }
 
-// may says whether the user of a session may do what verb says with a key.
+// may returns an error if the user of a session may not do what verb says with a key.
 func (s *Server) may(p peer, verb, key string) error {
 	of, err := s.caller(p)
 	if of == nil || err != nil {
@@ -280,9 +285,9 @@ func (s *Server) may(p peer, verb, key string) error {
 	return of.May(verb, key)
 }
 
-// Recheck ends the sessions of users who, by Config.Caller, are unknown now, or may not
-// have a lock any more that they hold or wait for. The client is told, and its locks are
-// released as after a loss. Call it when the roles have changed.
+// Recheck ends sessions after a change of the roles: those of users whom Config.Caller
+// refuses now, and those with a lock, held or waited for, that the user may not have any
+// more. The client is told, and its locks are released as after a loss.
 func (s *Server) Recheck() {
 	s.mu.Lock()
 	open := make([]*session, 0, len(s.sessions))
@@ -298,7 +303,7 @@ func (s *Server) Recheck() {
 	}
 }
 
-// forget is called at the end of a session, when it has no locks any more.
+// forget removes a session that has no locks left.
 func (s *Server) forget(c *session) {
 	s.mu.Lock()
 	delete(s.sessions, c)
@@ -309,7 +314,7 @@ func (s *Server) forget(c *session) {
 	s.ended.Done()
 }
 
-// stop ends all sessions, and lets none begin.
+// stop ends all sessions, and refuses new ones.
 func (s *Server) stop() {
 	s.mu.Lock()
 	s.stopping = true
@@ -319,8 +324,8 @@ func (s *Server) stop() {
 	}
 	s.mu.Unlock()
 	last := &answer{Error: codeClosing, Message: "the agent is being stopped"}
-	// All are shut before one is told: the lock that a client gives back then would be granted
-	// to a waiter of a session that is about to end.
+	// All sessions are shut before any client is told: otherwise a lock that a client
+	// gives back could be granted to a waiter whose session is about to end.
 	var shut []*session
 	for _, c := range open {
 		if c.shut(last) {

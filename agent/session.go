@@ -21,12 +21,12 @@ import (
 )
 
 // A session is one connection. Its goroutine reads the requests, and answers those that
-// need no store; it never waits for anything but the client, so that it notices at once
-// when the client dies. Each other request has a goroutine.
+// need no store. It waits only for the client, so that it notices the client's death at
+// once. Every other request has a goroutine.
 //
-// Mutexes: mu guards the state and the connection's deadlines, writing its output. mu may
-// be taken while writing is locked, not the other way round. Neither is locked during a
-// call to the Locker.
+// Mutexes: mu guards the state and the connection's deadlines, writing guards the output.
+// mu may be taken while writing is locked, not the other way round. Neither is locked
+// during a call to the Locker.
 type session struct {
 	server *Server
 	conn   net.Conn
@@ -37,22 +37,21 @@ type session struct {
 	cancel context.CancelFunc
 
 	mu      sync.Mutex
-	ended   bool      // no lock is granted to it any more, and no request read
+	ended   bool      // no lock is granted, and no request read, any more
 	endedAt time.Time // once ended
 	closing bool      // the agent is being stopped
 	locks   map[int64]*lock
-	keys    int // of all locks together
-	asks    int // requests to the store that hold nothing: take, leader
+	keys    int // in all locks
+	asks    int // requests to the store that take no lock: see ask
 	takes   map[int64]*reserved
-	busy    sync.WaitGroup // the goroutines of requests; none begins once ended is set
+	busy    sync.WaitGroup // goroutines of requests; none begins once ended is set
 
 	writing sync.Mutex
-	silent  bool   // nothing is written any more
-	rest    []byte // of a line that was written in part
+	silent  bool   // the last line was written, or a write failed
+	rest    []byte // the rest of a line that was written in part
 }
 
-// A lock is what one lock request asked for. It is in the session's locks from the
-// request until nothing is left of it.
+// A lock is what one lock request wants. It is in session.locks from enter to drop.
 type lock struct {
 	session *session
 	id      int64
@@ -63,15 +62,15 @@ type lock struct {
 
 	// Guarded by session.mu.
 	state    lockState
-	lease    holding     // once held
+	lease    holding     // set once held
 	since    time.Time   // held
-	until    time.Time   // held for the longest time allowed; zero: no limit
+	until    time.Time   // the end of the longest hold; zero: no bound
 	promised time.Time   // the client was told that it has the lock until then
-	stop     func() bool // stops to watch for the loss; nil: not watched
+	stop     func() bool // ends the watch for a loss; nil: not watched
 	timer    *time.Timer // fires at until
 
-	attempt *attempt // of an operation; nil: a lock. It never changes
-	hears   bool     // the client hears of requests to release it
+	attempt *attempt // constant; nil: no operation
+	hears   bool     // the client is told requests to release it
 }
 
 // A holding is a *baton.Lease, or the *baton.Leases of several keys.
@@ -82,7 +81,7 @@ type holding interface {
 	Unlock() error
 }
 
-// token is the token of one of the keys. The lock is, or was, held.
+// token returns the token of one key of a lock that is, or was, held.
 func (l *lock) token(key string) string {
 	if all, ok := l.lease.(*baton.Leases); ok {
 		return tokenText(all.Token(key))
@@ -94,12 +93,12 @@ type lockState uint8
 
 const (
 	waiting  lockState = iota
-	dropping           // the client has ended the wait, or the session has
+	dropping           // the wait was ended by the client, or with the session
 	held
-	releasing // one goroutine, which set this, unlocks it
+	releasing // the goroutine that set this unlocks it
 )
 
-// serve reads requests until the session ends, and returns when nothing is left of it.
+// serve runs the session, until all its locks are gone.
 func (s *session) serve() {
 	s.server.cfg.Logger.Debug("session began", "peer", s.peer)
 	s.send(s.server.hello)
@@ -109,19 +108,19 @@ func (s *session) serve() {
 	s.server.forget(s)
 }
 
-// read reads requests until the connection ends. Of a session that the agent has ended
-// it reads until the client has closed the connection, or the time of await is over.
+// read reads requests until the connection ends. In a session that the agent has ended it
+// reads until the client has closed the connection, or the time of await is over.
 func (s *session) read() error {
 	in := bufio.NewReaderSize(s.conn, MaxLine)
 	for {
 		text, err := in.ReadSlice('\n')
-		// Any later moment is right, too: remaining_ms counts from an earlier one, when
-		// the client sent it.
+		// A later moment is right, too: the client counts remaining_ms from an earlier
+		// one, when it sent the request.
 		received := time.Now()
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
 			s.end(&answer{Error: codeBad, Message: fmt.Sprintf("a line has at most %d bytes", MaxLine)})
-			_, err = io.Copy(io.Discard, s.conn) // the buffer has no room for a line
+			_, err = io.Copy(io.Discard, s.conn) // the line does not fit in the buffer
 			return err
 		case err != nil:
 			return err
@@ -207,7 +206,8 @@ func (s *session) deny(id int64, err error) {
 	s.answer(answer{ID: id, Error: codeDenied, Message: message})
 }
 
-// recheck says why the user may not have the session any more, or one of its locks.
+// recheck returns an error if the user may not have the session, or one of its locks, any
+// more.
 func (s *session) recheck() error {
 	if _, err := s.server.caller(s.peer); err != nil {
 		return err
@@ -228,16 +228,16 @@ func (s *session) recheck() error {
 	return nil
 }
 
-// end ends the session, once: its waits end, and no request is read any more. If it is
-// the agent that ends it, last tells the client, who then has the time of await to close
-// the connection. finish does the rest. A client that has gone gets a nil last.
+// end ends the session, once: its waits end, and no request is read any more. If the agent
+// ends the session, last tells the client why, and the client has the time of await to
+// close the connection. last is nil if the client has gone. finish does the rest.
 func (s *session) end(last *answer) {
 	if s.shut(last) && last != nil {
 		s.tell(last)
 	}
 }
 
-// shut is the part of end that waits for nobody. It reports whether the session was open.
+// shut is the part of end that does not block. It reports whether the session was open.
 func (s *session) shut(last *answer) (first bool) {
 	s.mu.Lock()
 	if last != nil && last.Error == codeClosing {
@@ -247,13 +247,13 @@ func (s *session) shut(last *answer) (first bool) {
 		closing := s.closing
 		s.mu.Unlock()
 		if closing {
-			s.await() // for less long than before
+			s.await() // for a shorter time than before
 		}
 		return false
 	}
 	s.ended, s.endedAt = true, time.Now()
 	if last != nil {
-		_ = s.conn.SetWriteDeadline(s.endedAt.Add(grace)) // of a line that is being written, too
+		_ = s.conn.SetWriteDeadline(s.endedAt.Add(grace)) // also for a line that is being written
 	}
 	for _, l := range s.locks {
 		if l.state == waiting {
@@ -266,25 +266,24 @@ func (s *session) shut(last *answer) (first bool) {
 	return true
 }
 
-// tell is the part of end that waits for a client that does not read.
+// tell is the part of end that may block, on a client that does not read.
 func (s *session) tell(last *answer) {
 	s.server.cfg.Logger.Debug("the agent ends a session", "peer", s.peer, "error", last.Error, "lost", last.Lost, "reason", last.Message)
 	s.write(line(last), true)
 	s.linger()
 }
 
-// linger tells the client that nothing more comes, and leaves it time to close the
-// connection.
+// linger ends the output, and leaves the client time to close the connection.
 func (s *session) linger() {
 	if half, ok := s.conn.(interface{ CloseWrite() error }); ok {
-		_ = half.CloseWrite() // the client reads the end now
+		_ = half.CloseWrite() // the client reads EOF
 	}
 	s.await()
 }
 
 // await bounds how long the client may take to close the connection: the grace, and at
-// least until all is over that it was promised. An agent that is being stopped does not
-// wait for that: finish leaves such locks to expire, unless the store frees them when the
+// least until the end of all that it was promised. A stopping agent waits only for the
+// grace, and finish leaves promised locks to expire, unless the store frees locks when the
 // agent ends.
 func (s *session) await() {
 	s.mu.Lock()
@@ -300,8 +299,8 @@ func (s *session) await() {
 	_ = s.conn.SetReadDeadline(until)
 }
 
-// finish gives back all that the session has. A client that stays, and did not close the
-// connection in time, keeps in the store what it was promised for longer.
+// finish releases all locks of the session. stays says that the client did not close the
+// connection in time: then a lock that it was promised for longer is left in the store.
 func (s *session) finish(stays bool) {
 	s.end(nil)
 	_ = s.conn.Close()
@@ -317,7 +316,7 @@ func (s *session) finish(stays bool) {
 			if leave {
 				l.leave()
 			}
-			_ = s.release(l) // does nothing in the store if l was left
+			_ = s.release(l) // does not change the store after leave
 		})
 	}
 	s.mu.Unlock()
@@ -328,11 +327,11 @@ const (
 	// maxAsks is how many requests of one session may ask the store at a time.
 	maxAsks = 100
 
-	// maxUserAsks is how many those of one user may, in all sessions.
+	// maxUserAsks is the same for all sessions of one user.
 	maxUserAsks = 1000
 )
 
-// ask answers a request that holds nothing, in a goroutine.
+// ask answers, in a goroutine, a request that takes no lock.
 func (s *session) ask(r request, do func(request) answer) {
 	if s.user.asks.Add(1) > maxUserAsks {
 		s.user.asks.Add(-1)
@@ -367,17 +366,12 @@ func (s *session) ask(r request, do func(request) answer) {
 	}()
 }
 
-// Answers.
-
-// answer writes an answer.
 func (s *session) answer(a answer) { s.send(line(a)) }
 
-// refuse answers a request that is not done.
 func (s *session) refuse(r request, code, format string, args ...any) {
 	s.answer(answer{ID: r.ID, Error: code, Message: fmt.Sprintf(format, args...)})
 }
 
-// fail answers a request that failed with err.
 func (s *session) fail(id int64, err error) {
 	a := failure(err)
 	a.ID = id
@@ -393,9 +387,9 @@ func failure(err error) answer {
 
 func (s *session) send(text []byte) { s.write(text, false) }
 
-// write writes a line, if the session has not written its last one. It ends the session
-// of a client that does not read: the kernel keeps what fits into the socket's buffer,
-// the agent nothing beyond the answers of requests that it is working on.
+// write writes a line, unless the session has written its last one. It ends the session of
+// a client that does not read: the kernel keeps what fits into the socket's buffer, the
+// agent only the answers to requests that it is working on.
 func (s *session) write(text []byte, last bool) {
 	s.writing.Lock()
 	if s.silent {
@@ -403,20 +397,20 @@ func (s *session) write(text []byte, last bool) {
 		return
 	}
 	_, err := s.put(text)
-	s.silent = last || err != nil // after half a line there is no other
+	s.silent = last || err != nil // no line can follow half a line
 	s.writing.Unlock()
 	if err == nil || last {
 		return
 	}
-	cut := s.shut(nil) // else the session has ended before: nothing is cut off
-	s.linger()         // one that is gone ends the reading at once
+	cut := s.shut(nil) // else the session had ended before, and the client is not cut off
+	s.linger()         // for a client that has gone, read returns at once
 	if cut {
 		s.server.cfg.Logger.Warn("a client was cut off: it does not read, or has gone", "caller", s.user, "peer", s.peer, "error", err)
 	}
 }
 
-// offer writes a line that the client may miss: it ends no session. After an error the client
-// has not got it.
+// offer writes a line that the client may miss: a failure does not end the session. After
+// an error the client has got nothing of the line.
 func (s *session) offer(text []byte) error {
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -424,14 +418,14 @@ func (s *session) offer(text []byte) error {
 		return net.ErrClosed
 	}
 	n, err := s.put(text)
-	if n > 0 { // the rest comes before the next line
+	if n > 0 { // put writes the rest before the next line
 		return nil
 	}
 	return err
 }
 
-// put writes what is left of a line, and then another one, of which it returns how much was
-// written. Writing is locked.
+// put writes the rest of an earlier line, and then text. It returns how much of text was
+// written. writing is locked.
 func (s *session) put(text []byte) (n int, err error) {
 	s.mu.Lock()
 	until := time.Now().Add(writeTimeout)
@@ -452,7 +446,7 @@ func (s *session) put(text []byte) (n int, err error) {
 	return n - before, err
 }
 
-// codeOf says what went wrong in a word.
+// codeOf returns the code of an error.
 func codeOf(err error) string {
 	switch {
 	case errors.Is(err, once.ErrOtherRequest):
@@ -474,7 +468,7 @@ func codeOf(err error) string {
 	return codeStore
 }
 
-// causeOf says why a lease has ended in a word.
+// causeOf returns why a lease has ended, as answer.Cause.
 func causeOf(err error) string {
 	lost, _ := errors.AsType[*baton.LostError](err)
 	switch {

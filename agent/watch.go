@@ -9,10 +9,10 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 )
 
-// maxWatches is how many watches the sessions of one user may have: each reads lists.
+// maxWatches is the largest number of watches of one user: each reads lists.
 const maxWatches = 8
 
-// A watchLine tells of one event.
+// A watchLine is the line of one event.
 type watchLine struct {
 	lockfeed.Event
 	ID   int64  `json:"id"`
@@ -20,12 +20,12 @@ type watchLine struct {
 	What string `json:"event"`
 }
 
-// gap is the event of a watch whose client has read too slowly: what stands follows, until
-// lockfeed.Ready.
+// gap is the event that tells a client that read too slowly that it missed events. The
+// present state follows, up to lockfeed.Ready.
 const gap = "gap"
 
-// stream runs f, which tells the client something until the session ends, unless the user has as
-// many watches as may be.
+// stream runs f, which writes lines until the session ends, unless the user has
+// maxWatches.
 func (s *session) stream(r request, f func() error) {
 	s.mu.Lock()
 	if s.ended {
@@ -55,7 +55,7 @@ func (s *session) stream(r request, f func() error) {
 	}()
 }
 
-// follow tells what happens to the locks below a prefix.
+// follow tells the client the events of the locks below a prefix.
 func (s *session) follow(r request) error {
 	missed := false
 	return s.server.looks.Follow(s.ctx, r.Key, func(all []lockfeed.Event) error {
@@ -74,5 +74,5 @@ func (s *session) follow(r request) error {
 	})
 }
 
-// errWatchEnded is for a user who may not watch any more, and has been told.
+// errWatchEnded ends the watch of a user who may not watch any more, and was told so.
 var errWatchEnded = errors.New("the watch was ended")

@@ -10,13 +10,13 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// table knows all locks that the clients of this agent hold and want, by key.
+// table has all locks that the clients of this agent hold and want, by key.
 type table struct {
 	mu   sync.Mutex
-	keys map[string][]*lock // in the order of the requests
+	keys map[string][]*lock // in the order of their requests
 }
 
-// keyed is a lock as one of its keys.
+// keyed is a lock with one of its keys.
 type keyed struct {
 	*lock
 	key string
@@ -44,7 +44,7 @@ func (t *table) remove(l *lock) {
 	}
 }
 
-// find returns the locks of a key, or all.
+// find returns the locks of a key, or of all keys if key is "".
 func (t *table) find(key string) (found []keyed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -66,8 +66,8 @@ func (t *table) find(key string) (found []keyed) {
 // maxShown is how many locks one answer shows.
 const maxShown = 100
 
-// who tells which processes hold key, and want it, or all keys if it is "". Those that
-// hold come first.
+// who lists the processes that hold and want key, or any key if it is "". Holders come
+// first among those of a key.
 func (t *table) who(id int64, key string) whoAnswer {
 	now := time.Now()
 	a := whoAnswer{ID: id, OK: true, Locks: []party{}}
@@ -89,7 +89,7 @@ func (t *table) who(id int64, key string) whoAnswer {
 	return a
 }
 
-// holder names a client that holds key, for the error of one that wanted it.
+// holder returns a text that names a client that holds key, for the error of another.
 func (t *table) holder(key string) string {
 	for _, l := range t.find(key) {
 		if one, ok := l.show(); ok && one.rank == 0 {
@@ -103,7 +103,7 @@ func (t *table) holder(key string) string {
 	return ""
 }
 
-// A shownLock is what a lock was when it was looked at.
+// A shownLock is the state of a lock at one look.
 type shownLock struct {
 	of    keyed
 	rank  int // 0: held, 1: wanted
@@ -111,7 +111,7 @@ type shownLock struct {
 	token string
 }
 
-// show looks at a lock. ok is false if it is neither held nor wanted any more.
+// show returns the present state of a lock. ok is false if it is neither held nor wanted.
 func (l keyed) show() (one shownLock, ok bool) {
 	l.session.mu.Lock()
 	defer l.session.mu.Unlock()

@@ -13,18 +13,18 @@ import (
 	"github.com/batonhq/baton/server/internal/handle"
 )
 
-// A busyError says that there is more to do than is allowed.
+// A busyError says that a bound of a caller is reached.
 type busyError struct{ reason string }
 
 func (e *busyError) Error() string { return e.reason }
 
-// bad refuses a call that makes no sense, before anything is done.
+// bad returns the error of a call that makes no sense.
 func bad(format string, args ...any) error {
 	return connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
 }
 
-// failure is what the client is told of an error. What the store says may show where it
-// is: that goes to the log.
+// failure returns the client's error for an error. The text of a store's error may show
+// the store's address, so only the log gets it.
 func (s *Server) failure(what string, err error) error {
 	if known := new(connect.Error); errors.As(err, &known) {
 		return known
@@ -59,8 +59,8 @@ func (s *Server) failure(what string, err error) error {
 	return as(connect.CodeUnavailable, fmt.Errorf("%s, and what was asked for may have been done: call again", why))
 }
 
-// reason says why the store has not done what it was asked. What it has answered is for
-// clients; where it is, which errors of the network tell, is not.
+// reason returns why the store has not done a request, for clients: the store's own
+// answer, but no error of the network, which may show its address.
 func (s *Server) reason(err error) string {
 	said, answered := driver.AnswerOf(err)
 	switch {

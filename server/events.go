@@ -21,15 +21,15 @@ const (
 	eventsPath  = "/v1/events"
 	fieldPrefix = "Baton-Prefix"
 
-	// maxFeeds is how many feeds of events one caller may have: each reads lists.
+	// maxFeeds is the largest number of feeds of one caller: each reads lists.
 	maxFeeds = 8
 
-	// heartbeat is after how long without a line to a client there is one. As a feed tells
-	// something or nothing once a second, no more than five seconds pass.
+	// heartbeat is the pause after which a client gets an empty comment. Follow calls back
+	// once a second, so at most five seconds pass between two lines.
 	heartbeat = 4 * time.Second
 )
 
-// events sends what happens to the locks below a prefix, as server-sent events.
+// events sends the events of the locks below a prefix, as server-sent events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	prefix, err := eventsPrefix(r)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 				h := w.Header()
 				h.Set("Content-Type", "text/event-stream")
 				h.Set("Cache-Control", "no-store")
-				h.Set("X-Accel-Buffering", "no") // of nginx
+				h.Set("X-Accel-Buffering", "no") // for nginx
 			}
 			err := send(func() error { _, err := w.Write(text.Bytes()); return errors.Join(err, out.Flush()) })
 			last = time.Now()
@@ -72,14 +72,14 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 		s.writeError(w, r, err)
 	default:
 		known := new(connect.Error)
-		errors.As(err, &known) // all errors of stream are
+		errors.As(err, &known) // all errors of stream are connect's
 		why, _ := json.Marshal(map[string]string{"code": known.Code().String(), "message": known.Message()})
 		fmt.Fprintf(w, "event: end\ndata: %s\n\n", why)
-		_ = out.Flush() // stream has bounded how long that takes
+		_ = out.Flush() // stream has set a deadline
 	}
 }
 
-// eventsPrefix is what a request for events is about. Keys do not belong into addresses.
+// eventsPrefix returns the prefix that a request names. Keys do not belong into addresses.
 func eventsPrefix(r *http.Request) (string, error) {
 	values := r.Header.Values(fieldPrefix)
 	site := r.Header.Get("Sec-Fetch-Site")
@@ -88,7 +88,7 @@ func eventsPrefix(r *http.Request) (string, error) {
 		return "", bad("%s is asked by GET", eventsPath)
 	case r.URL.RawQuery != "":
 		return "", bad("%s has no query: keys do not belong into addresses, which are logged and decoded on the way. Use the header %s", eventsPath, fieldPrefix)
-	case site != "" && site != "same-origin" && site != "none": // other methods than GET the guard refuses
+	case site != "" && site != "same-origin" && site != "none": // the guard checks the other methods
 		return "", connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
 	case len(values) > 1:
 		return "", bad("the header has %s twice", fieldPrefix)

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// MaxBody is how long the body of a request may be, also once it is uncompressed, in
-	// bytes. A result of an operation of the greatest size fits in, as JSON.
+	// MaxBody is the largest body of a request, also when uncompressed, in bytes. The
+	// largest result of an operation fits in, as JSON.
 	MaxBody = 512 << 10
 
 	headerTimeout = 5 * time.Second
@@ -29,9 +29,9 @@ const (
 	writeTimeout  = 30 * time.Second
 )
 
-// HTTPServer is an http.Server for h, with the bounds that a server of long waits needs:
-// it speaks HTTP/1 and HTTP/2, also without TLS, has no deadline for the whole of a
-// request, and notices clients that have gone.
+// HTTPServer returns an http.Server for h that suits long waits: it speaks HTTP/1 and
+// HTTP/2, also without TLS, has no deadline for a request as a whole, and notices clients
+// that have gone.
 func HTTPServer(h http.Handler) *http.Server {
 	var p http.Protocols
 	p.SetHTTP1(true)
@@ -41,11 +41,11 @@ func HTTPServer(h http.Handler) *http.Server {
 		if r.ProtoMajor > 1 {
 			quick.Stack() // this goroutine is new
 		} else {
-			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // of an earlier answer on this connection
+			_ = http.NewResponseController(w).SetWriteDeadline(time.Time{}) // resets that of the connection's previous answer
 		}
 		h.ServeHTTP(w, r)
-		// What is left of the answer is sent now. A client of HTTP/2 may be there and not
-		// take it.
+		// The server sends the rest of the answer now. An HTTP/2 client may stay connected
+		// and not read it.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	})
 	return &http.Server{
@@ -55,21 +55,19 @@ func HTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// A Caller is who calls, and what the caller may do. Its methods are safe for concurrent
-// use.
+// A Caller is who calls, and what it may do. Its methods must be safe for concurrent use.
 type Caller interface {
-	// Name tells callers apart. It is printable; "" is the name of all callers where there
-	// are no roles.
+	// Name identifies the caller. It is printable. All callers have the name "" where
+	// there are no roles.
 	Name() string
 
-	// May returns nil if the caller may do what verb says with a key, else an error that
-	// tells the client so. Verbs are "lock", for elections, too, "list" with a prefix as the key, "break",
-	// "limit", "giveback" beside it for a cost below zero, and "once" with the key of an
-	// operation.
+	// May returns nil if the caller may do what verb says with a key, and else an error
+	// for the client. The verbs are "lock", for elections as well; "list", with a prefix
+	// as the key; "break"; "limit", and "giveback" as well for a cost below zero; and
+	// "once", with the key of an operation.
 	May(verb, key string) error
 }
 
-// anyone may do everything.
 type anyone struct{}
 
 func (anyone) Name() string               { return "" }
@@ -78,11 +76,11 @@ func (anyone) May(verb, key string) error { return nil }
 // A call is one request.
 type call struct {
 	caller Caller
-	again  func() (Caller, error) // who calls, by what is known now
+	again  func() (Caller, error) // authenticates the call again
 	remote string
-	clear  func()              // the body was read
-	within func(time.Duration) // for so long what is written from now on may take; 0: no bound
-	undo   []func()            // what a client has got that the call does not give it
+	clear  func()              // ends the time for the body
+	within func(time.Duration) // bounds the time of further writes; 0: no bound
+	undo   []func()            // releases what the call got, if the client cannot have it
 }
 
 type callKey struct{}
@@ -95,11 +93,11 @@ func callOf(ctx context.Context) (*call, error) {
 	return c, nil
 }
 
-// Guard lets requests through to next that this server would answer: not made by the web
-// page of another site, of a caller that Config.Caller knows, and with a body that is not
-// too long and comes in time. It is for what is served beside Handler on the same port.
-// Where all callers may do everything, who listens must also refuse names of the server
-// that are not its own: a web page can have one.
+// Guard passes to next the requests that this server would answer: those that no web page
+// of another site made, of a caller that Config.Caller accepts, and with a body that is
+// not too long and comes in time. Use it for other handlers on the same port. Where all
+// callers may do everything, the listener must also refuse foreign host names: a web page
+// can point one to this server.
 func (s *Server) Guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
@@ -115,14 +113,14 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 			var reading bound
 			reading.begin(bodyTimeout, func() { _ = deadlines.SetReadDeadline(time.Unix(1, 0)) })
 			defer func() {
-				if reading.end() { // the server may read on after the answer
+				if reading.end() { // the server may continue to read after the answer
 					_ = deadlines.SetReadDeadline(time.Now().Add(bodyTimeout))
 				}
 			}()
-			c.clear = func() { reading.end() } // it would end the wait for an answer, too
+			c.clear = func() { reading.end() } // the deadline would also end the wait for an answer
 			r.Body = &body{r.Body, c.clear}
 		}
-		if err := s.enters(r, c); err != nil { // the rest of the body still has its deadline
+		if err := s.enters(r, c); err != nil { // the rest of the body keeps its deadline
 			s.writeError(w, r, err)
 			return
 		}
@@ -137,10 +135,10 @@ func (s *Server) Guard(next http.Handler) http.Handler {
 }
 
 // A bound ends something that takes too long. It costs less than a deadline of net/http,
-// which over HTTP/2 is a message to the goroutine of the connection.
+// which over HTTP/2 is a message to the connection's goroutine.
 type bound struct {
 	mu    sync.Mutex
-	timer *time.Timer // nil once it has ended
+	timer *time.Timer // nil once reached or ended
 }
 
 func (b *bound) begin(d time.Duration, late func()) {
@@ -156,8 +154,8 @@ func (b *bound) begin(d time.Duration, late func()) {
 	})
 }
 
-// end reports whether the bound was neither reached nor ended before. Once it has returned
-// nothing happens any more.
+// end ends the bound. It reports whether it was still running. After end, late is not
+// called.
 func (b *bound) end() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -169,7 +167,7 @@ func (b *bound) end() bool {
 	return running
 }
 
-// enters finds who calls, or refuses the request.
+// enters authenticates the caller, or refuses the request.
 func (s *Server) enters(r *http.Request, c *call) error {
 	if err := s.origins.Check(r); err != nil && !Proxied(r) {
 		return connect.NewError(connect.CodePermissionDenied, errors.New("a web page of another site may not call this server"))
@@ -186,13 +184,13 @@ func (s *Server) enters(r *http.Request, c *call) error {
 	return nil
 }
 
-// unknown is the answer to who is no caller.
+// unknown returns the error for an unknown caller, and tells the audit.
 func (s *Server) unknown(c *call, err error) error {
 	s.cfg.Audit.Warn("a call was refused", "remote", c.remote, "reason", driver.Printable(err.Error()))
 	return connect.NewError(connect.CodeUnauthenticated, errors.New(driver.Printable(err.Error())))
 }
 
-// stillMay checks again, after a wait, what the caller wants to do.
+// stillMay authenticates and checks the caller again, after a wait.
 func (s *Server) stillMay(c *call, verb, key string) error {
 	caller, err := c.again()
 	switch {
@@ -205,9 +203,9 @@ func (s *Server) stillMay(c *call, verb, key string) error {
 	return s.may(c, verb, key)
 }
 
-// May returns nil if the caller of the request with this context, which Guard has let
-// through, may do what verb says with a key. Else the denial is in the audit, and the error
-// is for the client.
+// May returns nil if the caller of a request that Guard has passed may do what verb says
+// with a key. ctx is that of the request. Otherwise the error is for the client, and Audit
+// gets the denial.
 func (s *Server) May(ctx context.Context, verb, key string) error {
 	c, err := callOf(ctx)
 	if err != nil {
@@ -216,11 +214,10 @@ func (s *Server) May(ctx context.Context, verb, key string) error {
 	return s.may(c, verb, key)
 }
 
-// may checks what the caller wants to do.
 func (s *Server) may(c *call, verb, key string) error {
 	err := c.caller.May(verb, key)
 	if err == nil {
-		if verb == roles.GiveBack && c.caller.Name() != "" { // as often as clients like: a warning, as denials
+		if verb == roles.GiveBack && c.caller.Name() != "" { // a warning, as denials are: clients can cause any number
 			s.cfg.Audit.Warn("a limit is given back", "caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(key))
 		}
 		return nil
@@ -229,7 +226,7 @@ func (s *Server) may(c *call, verb, key string) error {
 	return connect.NewError(connect.CodePermissionDenied, errors.New(driver.Printable(err.Error())))
 }
 
-// body clears the deadline for reading when all was read.
+// body calls clear at the end of the body.
 type body struct {
 	io.ReadCloser
 	clear func()
@@ -237,16 +234,16 @@ type body struct {
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == io.EOF { // after any other error the rest is not waited for
+	if err == io.EOF { // after another error the server does not wait for the rest
 		b.clear()
 	}
 	return n, err
 }
 
-// errTooLong is what connect has no code for.
+// errTooLong is an error that no code of connect expresses.
 var errTooLong = fmt.Errorf("the body has more than %d bytes", MaxBody)
 
-// writeError answers a request that no handler sees.
+// writeError answers a request with an error outside of connect.
 func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	status, known := 0, new(connect.Error)
 	switch {
@@ -273,7 +270,7 @@ func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
 	text, err := json.Marshal(v)
-	if err != nil { // of no value that is passed here
+	if err != nil { // cannot be: all values have a JSON form
 		panic(err)
 	}
 	h := w.Header()
@@ -283,7 +280,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(text) // a client that is gone needs no answer
 }
 
-// statusOf is the status that the connect protocol has for a code.
+// statusOf returns the HTTP status of a code in the Connect protocol.
 func statusOf(c connect.Code) int {
 	switch c {
 	case connect.CodeInvalidArgument, connect.CodeFailedPrecondition:
@@ -306,14 +303,14 @@ func statusOf(c connect.Code) int {
 	return http.StatusInternalServerError
 }
 
-// around is around each call of the services.
+// around wraps each unary call of the services.
 func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
 	return func(ctx context.Context, r connect.AnyRequest) (connect.AnyResponse, error) {
 		c, err := callOf(ctx)
 		if err != nil {
 			return nil, err
 		}
-		c.clear() // a client may have sent everything and not its end
+		c.clear() // a client may have sent the whole message, but not its end
 		res, err := next(ctx, r)
 		err = c.settle(ctx, err)
 		c.within(writeTimeout)
@@ -324,9 +321,9 @@ func (s *Server) around(next connect.UnaryFunc) connect.UnaryFunc {
 	}
 }
 
-// settle takes back what the client cannot have, because the call has failed, or because
-// the client has ended it and cannot ask again. It does so instead of the answer: one that
-// is being written may still arrive.
+// settle calls undo if the call has failed, or if the client has ended it and cannot
+// repeat it. Then the client gets an error instead of the answer: an answer under way
+// could still arrive.
 func (c *call) settle(ctx context.Context, err error) error {
 	if err == nil && ctx.Err() != nil && len(c.undo) > 0 {
 		err = errGone

@@ -19,22 +19,23 @@ import (
 	"github.com/batonhq/baton/server/batonv1"
 )
 
-// An election is the lock of its name, and the owner that the lock shows is its value.
+// An election is the lock of the same name. The owner that the lock shows is the leader's
+// value.
 
 const (
-	// leaderTimeout is how long the store may take to say who leads.
+	// leaderTimeout bounds one request to the store about an election.
 	leaderTimeout = 5 * time.Second
 
-	// maxStreams is how many streams one caller may have.
+	// maxStreams is the largest number of Observe streams of one caller.
 	maxStreams = 100
 
-	// recheckEvery is how often it is looked whether a caller still may have a stream.
+	// recheckEvery is how often a stream authenticates and checks its caller again.
 	recheckEvery = 5 * time.Second
 
 	// endTimeout is how long a client may take to read the end of a stream.
 	endTimeout = time.Second
 
-	// maxInstance is the length of the longest name of an instance.
+	// maxInstance is the longest name of an instance, in bytes.
 	maxInstance = 256
 )
 
@@ -61,7 +62,7 @@ func (s locksService) Leader(ctx context.Context, r *batonv1.LeaderRequest) (*ba
 
 func (s *Server) leads(c *call, t election.Term) *batonv1.LeaderResponse {
 	value := withoutTag(t.Value)
-	if c.caller.Name() != "" { // then servers put the name of the caller before it
+	if c.caller.Name() != "" { // ownerOf has put the caller's name before the value
 		if name, rest, ok := strings.Cut(value, "] "); ok && strings.HasPrefix(name, "[") && !strings.Contains(name, " ") {
 			value = rest
 		}
@@ -80,7 +81,7 @@ func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out
 				return err
 			}
 			if err != nil && ctx.Err() != nil {
-				return nil // stream says why
+				return nil // stream returns the reason
 			}
 			said := s.leads(c, t)
 			if said.Unknown = err != nil; err != nil {
@@ -94,11 +95,12 @@ func (s locksService) Observe(ctx context.Context, r *batonv1.LeaderRequest, out
 	})
 }
 
-// A sender sends a part of a stream by write. The error is errGone.
+// A sender sends a part of a stream by calling write. The error is errGone.
 type sender func(write func() error) error
 
-// stream runs f until it returns, the client has gone, the caller may not do that any more, or
-// the server is being stopped. A client that does not read then has endTimeout for the rest.
+// stream runs f until f returns, the client has gone, the caller may not do what verb says
+// any more, or the server stops. Then a client that does not read has endTimeout for the
+// rest. of counts the caller's streams, at most most.
 func (s *Server) stream(ctx context.Context, of *tally, most int, verb, key string, f func(context.Context, *call, sender) error) (err error) {
 	defer func() {
 		if err != nil {
@@ -201,17 +203,18 @@ func (s locksService) Proclaim(ctx context.Context, r *batonv1.ProclaimRequest) 
 	return &batonv1.ProclaimResponse{}, names.Rename(call, all[0].Claim, owner)
 }
 
-// callerMark is before the owners of leases of a caller with a name, and has one blank, at its
-// end: the name of a certificate may have some. A library's owner that begins so would lose
-// that in leads: so it is no ": ", as in "http: ".
+// callerMark begins the owner of each lease of a named caller. Its only blank is at its
+// end; those in the name, as certificates may have, become "_". leads cuts the mark off.
+// An owner that a library sets is cut, too, if it begins like a mark: brackets make that
+// less likely than ": ", as in "http: ".
 func callerMark(name string) string { return "[" + strings.ReplaceAll(name, " ", "_") + "] " }
 
 const (
-	instanceMark = " ~#" // likewise, at the end of an owner
-	instanceSize = 12    // of the tag behind it
+	instanceMark = " ~#" // begins the tag at the end of an owner
+	instanceSize = 12    // the length of the tag
 )
 
-// withoutTag is an owner without the tag of an instance.
+// withoutTag returns an owner without the tag of an instance.
 func withoutTag(owner string) string {
 	if i := strings.LastIndex(owner, instanceMark); i >= 0 && len(owner)-i == len(instanceMark)+instanceSize {
 		return owner[:i]
@@ -219,8 +222,8 @@ func withoutTag(owner string) string {
 	return owner
 }
 
-// ReleaseAll implements batonv1connect.LocksHandler. It ends leases of the caller alone, but
-// looks at all locks below the prefix: it needs the verb by which the caller got those.
+// ReleaseAll implements batonv1connect.LocksHandler. It lists all locks below the prefix,
+// but ends only leases of the caller, so it needs the verb of those leases, not List.
 func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllRequest) (*batonv1.ReleaseAllResponse, error) {
 	c, err := callOf(ctx)
 	if err != nil {
@@ -241,7 +244,7 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 	for _, tag := range s.keys.Load().Tags(name, r.Instance) {
 		tags = append(tags, instanceMark+tag)
 	}
-	// It goes on when the client has gone: it may have given up on a long list.
+	// It does not end with the client, which may have given up on a long list.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), listTimeout)
 	defer cancel()
 	res, seen := &batonv1.ReleaseAllResponse{}, 0
@@ -255,7 +258,7 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 		var grants []string
 		for _, h := range info.Holders {
 			for _, tag := range tags {
-				own := name == "" || strings.HasPrefix(h.Owner, callerMark(name)) || h.Owner == name+tag // and no copy of the tag
+				own := name == "" || strings.HasPrefix(h.Owner, callerMark(name)) || h.Owner == name+tag // not an owner that merely ends with the tag
 				if own && strings.HasSuffix(h.Owner, tag) && h.Grant != "" {
 					grants = append(grants, h.Grant)
 				}
@@ -274,8 +277,8 @@ func (s locksService) ReleaseAll(ctx context.Context, r *batonv1.ReleaseAllReque
 	return res, nil
 }
 
-// asked are the reasons for which the holders of keys are asked to release them, as far as the
-// store tells that soon.
+// asked returns the reasons of the requests to release keys, as far as the store answers
+// within inspectTimeout.
 func (s *Server) asked(ctx context.Context, keys []string) (reasons []string) {
 	call, cancel := context.WithTimeout(ctx, inspectTimeout)
 	defer cancel()

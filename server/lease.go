@@ -19,38 +19,39 @@ type wish struct {
 	caller, op string
 	claim      driver.Claim // without an ID
 	ttl, wait  time.Duration
-	retry      bool   // it is not the first call with this op
-	received   moment // the client sent the call before
+	retry      bool   // not the first call with this op
+	received   moment // when the call arrived, after the client sent it
 }
 
-// A moment is an instant by two clocks. bootclock counts the time that the machine was
-// suspended, and may count more: where the system tells it badly, each step forward of the
-// wall clock. The plain one may count less. What is to end in time is dated by the first.
+// A moment is an instant by two clocks. bootclock includes the time of a suspend; on some
+// systems it also includes forward steps of the wall clock, and runs ahead. The plain
+// clock may leave out a suspend. What must end in time is dated by bootclock.
 type moment struct{ boot, plain time.Time }
 
 func present() moment { return moment{bootclock.Now(), time.Now()} }
 
-// since is the least time that can have passed since an earlier moment.
+// since returns the least time that can have passed since an earlier moment.
 func (m moment) since(earlier moment) time.Duration {
 	return min(m.boot.Sub(earlier.boot), m.plain.Sub(earlier.plain))
 }
 
-// A lease is what the store has granted.
+// A lease is a grant of the store.
 type lease struct {
 	claim driver.Claim
 	grant driver.Grant
-	sent  moment // the request that was granted
+	sent  moment // when the granted request was sent
 }
 
 func (l lease) token() int64 { return l.grant.Token * leasemath.TokensPerGrant }
 
-// remaining is for how long the client has the lease, counted from when it sent its
-// request. As that was before received, the sum ends before the store's does.
+// remaining returns how long the lease lasts for the client, counted from when the client
+// sent its request. received is later than that, so the client's lease ends before the
+// store's.
 func (l lease) remaining(received moment) time.Duration {
 	return l.sent.since(received) + l.grant.TTL - leasemath.Margin(l.grant.TTL)
 }
 
-// late reports that the grant took so long to arrive that little of it is left.
+// late reports whether the answer took so long that less than half of the lease is left.
 func (l lease) late(now time.Time) bool {
 	return now.Sub(l.sent.boot) > (l.grant.TTL-leasemath.Margin(l.grant.TTL))/2
 }
@@ -61,13 +62,13 @@ func millis(d time.Duration) uint32 {
 }
 
 var (
-	// errWaiting says that the wait is over, and the client has a position.
+	// errWaiting says that the wait is over, and that the client has a position.
 	errWaiting = errors.New("the wait is over")
 
-	// errRefused says that the lock is held, and the client has no position.
+	// errRefused says that the lock is held, and that the client has no position.
 	errRefused = errors.New("the lock is held")
 
-	// errEnded says that what an op asked for stands no more.
+	// errEnded says that the claim of an op has ended.
 	errEnded = errors.New("what this op asked for has ended: it was released, cancelled, broken, or not asked for in time. Draw another op")
 
 	// errGone says that the client has ended the call.
@@ -77,49 +78,50 @@ var (
 )
 
 const (
-	// pollAgain is when a waiter asks once more, beside a question that was not answered:
-	// the store may be far away, and the position lives as long as questions arrive.
+	// pollAgain is how long a waiter waits for an answer before it asks again, without
+	// giving up the earlier question: the store may be far away, and the position lives as
+	// long as questions arrive.
 	pollAgain = 700 * time.Millisecond
 
-	// pollPatience is when such a question is given up.
+	// pollPatience is how long a waiter's question may take.
 	pollPatience = driver.WaiterTTL + driver.ClaimTTL
 
-	// maxInFlight is how many questions about one position are under way at a time.
+	// maxInFlight is the largest number of unanswered questions about one position.
 	maxInFlight = 5
 
 	// minPause is the shortest time between two questions.
 	minPause = 5 * time.Millisecond
 
-	// confirmations is how often a grant is renewed that took too long to arrive.
+	// confirmations is how many times a late grant is renewed.
 	confirmations = 2
 )
 
-// attempting is how long one attempt may take. A grant that takes longer would have to be
-// renewed before use.
+// attempting bounds one attempt at the store. A grant that takes longer would need a
+// renewal before its use.
 func attempting(ttl time.Duration) time.Duration {
 	return min(max(ttl*2/5, 200*time.Millisecond), 10*time.Second)
 }
 
 // A waiter asks the store for what one call wants, until the store grants it, the wait is
-// over or the client has gone. What is to be released is before obtain returns, if the
-// store answers. Questions whose answers nobody needs end by themselves.
+// over or the client has gone. If the store answers, everything to release is released
+// before obtain returns. Questions whose answers are no longer needed end by themselves.
 type waiter struct {
 	s     *Server
 	w     wish
-	until time.Time // of bootclock
+	until time.Time // by bootclock
 	claim driver.Claim
 	retry bool // an attempt with this ID may have taken effect
-	known bool // the store may know the claim
+	known bool // the store may have the claim
 
 	hints   chan struct{}
 	unwatch func()
-	last    error // of the store, if its last answer was none
+	last    error // the store's last error; nil after an answer
 }
 
 // obtain gets the lease that a call wants. The errors are errWaiting, errRefused,
-// errEnded, errStopping, errGone, the store's, and those of package check. After any
-// error the client has no lease: with an op the store may have one, or a position, that
-// nobody uses, and without an op nothing is left.
+// errEnded, errStopping, errGone, a *busyError, the store's, and those of package check.
+// After any error the client has no lease. With an op the store may still have one, or a
+// position; without an op the store keeps neither.
 func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 	q := &waiter{s: s, w: w, claim: w.claim, retry: w.retry, until: w.received.boot.Add(w.wait), hints: make(chan struct{}, 1)}
 	ids := s.keys.Load().ClaimIDs(w.caller, w.op, w.claim, w.ttl)
@@ -169,8 +171,9 @@ func (s *Server) obtain(ctx context.Context, w wish) (lease, error) {
 	}
 }
 
-// find tells which of the IDs of an op, one of each secret, an earlier call has got something
-// under: if the secret is being replaced, another server may have answered that call.
+// find returns the number of the secret by whose ID the store has something from an
+// earlier call with this op, or 0. While a secret is replaced, a server with another first
+// secret may have answered that call.
 func (q *waiter) find(ctx context.Context, ids []string) (secret int, err error) {
 	for i := 1; q.w.retry && i < len(ids); i++ {
 		claim := q.claim
@@ -185,8 +188,8 @@ func (q *waiter) find(ctx context.Context, ids []string) (secret int, err error)
 	return 0, nil
 }
 
-// keep renews the position that the client is about to be told of. It does not wait for
-// the store's answer: if that is a grant, the client's next call finds it.
+// keep renews the position before the client is told of it. It does not wait for the
+// store's answer: if that is a grant, the client's next call finds it.
 func (q *waiter) keep(ctx context.Context) {
 	claim := q.claim
 	q.s.begin()
@@ -196,8 +199,9 @@ func (q *waiter) keep(ctx context.Context) {
 	}()
 }
 
-// leave makes the store forget what the call has got, unless a repetition of the call may
-// have been told of it already. A client does not wait for a store that has not answered.
+// leave releases the claim of a call without an op. (With an op, a repetition may have
+// been told of the claim already.) If the store has not answered, that is done in the
+// background.
 func (q *waiter) leave(ctx context.Context, err error) {
 	switch {
 	case q.w.op != "" || !q.known:
@@ -214,7 +218,7 @@ func (q *waiter) leave(ctx context.Context, err error) {
 
 func (q *waiter) over() bool { return !bootclock.Now().Before(q.until) }
 
-// try gets the lease under one ID. ErrLost says that this ID has ended.
+// try gets the lease under one ID. driver.ErrLost says that this ID has ended.
 func (q *waiter) try(ctx context.Context) (lease, error) {
 	q.watch()
 	for {
@@ -236,7 +240,8 @@ func (q *waiter) try(ctx context.Context) (lease, error) {
 	}
 }
 
-// request makes one attempt. It does not end with the client: what it got must be known.
+// request makes one attempt to acquire. It does not end with the client: its result must
+// become known.
 func (q *waiter) request(ctx context.Context) (lease, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), attempting(q.w.ttl))
 	defer cancel()
@@ -254,7 +259,7 @@ func (q *waiter) request(ctx context.Context) (lease, error) {
 	return l, err
 }
 
-// renew asks the store about the claim.
+// renew renews the claim, and so learns its state.
 func (q *waiter) renew(ctx context.Context, claim driver.Claim, patience time.Duration) (lease, driver.Renewal) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
@@ -266,7 +271,7 @@ func (q *waiter) renew(ctx context.Context, claim driver.Claim, patience time.Du
 	return l, r
 }
 
-// confirm renews a grant that took too long to arrive.
+// confirm renews a late grant, and gives the lease to the client.
 func (q *waiter) confirm(ctx context.Context, l lease) (lease, error) {
 	for range confirmations {
 		if !l.late(bootclock.Now()) {
@@ -276,7 +281,7 @@ func (q *waiter) confirm(ctx context.Context, l lease) (lease, error) {
 		switch r.State {
 		case driver.Held:
 			l = next
-		case driver.Waiting: // again: the grant has ended meanwhile
+		case driver.Waiting: // the grant has ended meanwhile, and the claim is queued again
 			return q.await(ctx, next)
 		case driver.Lost:
 			return lease{}, driver.ErrLost
@@ -285,7 +290,7 @@ func (q *waiter) confirm(ctx context.Context, l lease) (lease, error) {
 	return q.give(ctx, l)
 }
 
-// give returns a lease to the client, if it is there and has something of it.
+// give returns a lease, if the client is still there and enough of the lease remains.
 func (q *waiter) give(ctx context.Context, l lease) (lease, error) {
 	q.claim = l.claim
 	switch {
@@ -297,14 +302,14 @@ func (q *waiter) give(ctx context.Context, l lease) (lease, error) {
 	return l, nil
 }
 
-// answer is that to a question about a position.
+// answer is the answer to a question about a position.
 type answer struct {
 	lease   lease
 	renewal driver.Renewal
 }
 
-// await waits in the store's queue. Each hint is a reason to ask, also one that brings a
-// grant: what the store granted on its own is short, and dates from an earlier answer.
+// await waits in the store's queue. A hint is a reason to ask, even one with a grant: a
+// grant that the store made on its own is short, and counts from an earlier answer.
 func (q *waiter) await(ctx context.Context, position lease) (lease, error) {
 	answers := make(chan answer, maxInFlight)
 	asked, inFlight, hinted := position.sent.boot, 0, false
@@ -356,7 +361,7 @@ func (q *waiter) await(ctx context.Context, position lease) (lease, error) {
 	}
 }
 
-// unanswered says why the wait is over.
+// unanswered returns the error at the end of a wait.
 func (q *waiter) unanswered() error {
 	switch {
 	case q.last != nil:
@@ -367,7 +372,7 @@ func (q *waiter) unanswered() error {
 	return errRefused
 }
 
-// pause passes some time after an attempt that failed. The error ends the wait.
+// pause waits after a failed attempt. An error ends the call.
 func (q *waiter) pause(ctx context.Context) error {
 	left := q.until.Sub(bootclock.Now())
 	if left <= 0 {
@@ -388,7 +393,7 @@ func (q *waiter) pause(ctx context.Context) error {
 	}
 }
 
-// pollEvery is how often a waiter renews its position.
+// pollEvery returns how often a waiter renews its position.
 func pollEvery(g driver.Grant) time.Duration {
 	if g.Again > 0 {
 		return min(max(g.Again, minPause), driver.RefreshEvery)
@@ -396,7 +401,7 @@ func pollEvery(g driver.Grant) time.Duration {
 	return driver.RefreshEvery
 }
 
-// watch asks the store for hints about the claim, if it will wait.
+// watch subscribes to hints about the claim, if the call waits.
 func (q *waiter) watch() {
 	q.stopWatching()
 	if q.s.watcher == nil || q.w.wait == 0 {
@@ -417,15 +422,15 @@ func (q *waiter) stopWatching() {
 	}
 }
 
-// again reports whether another attempt may help. A context error is that of an attempt's
-// own bound.
+// again reports whether another attempt may help. A context error is from the bound of one
+// attempt.
 func again(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// abandon releases a claim that no client will ask for. What the store does not release
-// within a few attempts expires.
+// abandon releases a claim that no client will ask for. If a few attempts fail, the claim
+// expires.
 func (s *Server) abandon(ctx context.Context, c driver.Claim) {
 	for range 3 {
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -437,8 +442,8 @@ func (s *Server) abandon(ctx context.Context, c driver.Claim) {
 	}
 }
 
-// renew renews the leases of a client, which have one TTL. The attempt does not end with the
-// client, as that would cost a connection to the store.
+// renew renews the leases of a client, which have one TTL. The attempt does not end with
+// the client: to interrupt it would cost a connection to the store.
 func (s *Server) renew(ctx context.Context, handles []handle.Handle) ([]lease, error) {
 	ttl, claims := handles[0].TTL, make([]driver.Claim, len(handles))
 	for i, h := range handles {
@@ -464,7 +469,7 @@ func (s *Server) renew(ctx context.Context, handles []handle.Handle) ([]lease, e
 	return all, unknown
 }
 
-// release ends the lease of a handle, or what an op has got.
+// release releases a claim: that of a handle, or of an op.
 func (s *Server) release(ctx context.Context, c driver.Claim) error {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()

@@ -26,7 +26,7 @@ import (
 // limitsService answers the calls of batonv1.Limits.
 type limitsService struct{ *Server }
 
-// takeTimeout bounds a decision. What a rule says about a store that fails comes sooner.
+// takeTimeout bounds one call. The answer by a rule's on_failure comes earlier.
 const takeTimeout = 5 * time.Second
 
 // Take implements batonv1connect.LimitsHandler.
@@ -44,7 +44,7 @@ func (s limitsService) Take(ctx context.Context, r *batonv1.TakeRequest) (*baton
 		refusal.Meta().Set("Retry-After", retrySeconds(d))
 		refusal.Meta().Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(res.RetryMs, 10))
 	} else {
-		refusal.Meta().Set("Grpc-Retry-Pushback-Ms", "-1") // gRPC's way to say never
+		refusal.Meta().Set("Grpc-Retry-Pushback-Ms", "-1") // never, in gRPC
 	}
 	if detail, err := connect.NewErrorDetail(res); err == nil {
 		refusal.AddDetail(detail)
@@ -52,10 +52,9 @@ func (s limitsService) Take(ctx context.Context, r *batonv1.TakeRequest) (*baton
 	return nil, refusal
 }
 
-// maxParts is how many rules one call asks at most.
+// maxParts is the largest number of rules in one call.
 const maxParts = 16
 
-// take asks the rules.
 func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*batonv1.TakeResponse, rules.Decision, error) {
 	limiter := s.cfg.Limits
 	if limiter == nil {
@@ -111,7 +110,7 @@ func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*ba
 	return res, d, nil
 }
 
-// each tells how each of several rules stands.
+// each returns the state of each of several rules.
 func each(all []rules.Match) []*batonv1.TakeStanding {
 	told := make([]*batonv1.TakeStanding, len(all))
 	for i, m := range all {
@@ -124,7 +123,7 @@ func each(all []rules.Match) []*batonv1.TakeStanding {
 	return told
 }
 
-// retryMs is 0 for what is allowed, or never will be.
+// retryMs returns 0 if the take is allowed, or never will be.
 func retryMs(ok bool, after time.Duration) int64 {
 	if ok || after == ratelimit.Never {
 		return 0
@@ -136,7 +135,7 @@ var errNoRules = fmt.Errorf("this server has no rules: start it with --rules FIL
 
 // A reservation is what a client keeps, sealed, until it settles.
 type reservation struct {
-	Keys    []string          `json:"keys"` // for its role
+	Keys    []string          `json:"keys"` // to check the caller's roles
 	Receipt ratelimit.Receipt `json:"receipt"`
 }
 
@@ -159,7 +158,8 @@ func (s limitsService) Settle(ctx context.Context, r *batonv1.SettleRequest) (*b
 			return nil, err
 		}
 	}
-	// It does not end with the client: a half of it would count as all.
+	// The request does not end with the client: half a settlement would count as a whole
+	// one.
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeTimeout)
 	defer cancel()
 	switch err := s.cfg.Limits.Settle(call, held.Receipt, r.Cost); {
@@ -180,7 +180,8 @@ func refusalText(d rules.Decision) string {
 	return "the limit is used up: try again in " + retrySeconds(d) + " s"
 }
 
-// retrySeconds is what Retry-After says: whole seconds, so that no client comes too early.
+// retrySeconds returns the value of Retry-After, rounded up so that no client comes too
+// early.
 func retrySeconds(d rules.Decision) string {
 	return strconv.FormatInt(max(1, (ceil(d.RetryAfter)+999)/1000), 10)
 }
@@ -194,8 +195,8 @@ func ceil(d time.Duration) int64 {
 	return ms
 }
 
-// The header fields by which /v1/limit is asked without a body. The end user of a proxy
-// cannot set them if the proxy does, and neither can the web page of another site.
+// The header fields of a request to /v1/limit without a body. A proxy that sets them
+// overrides those of its user, and the web page of another site cannot set them.
 const (
 	limitPath = "/v1/limit"
 	fieldRule = "Baton-Rule"
@@ -205,15 +206,16 @@ const (
 	fieldDeny = "Baton-Deny"
 )
 
-// Proxied reports whether a request is a question of a proxy to /v1/limit, which may have
-// in its header what the browser of the proxy's user has sent. The page of another site
-// cannot set the field: a browser would ask first whether it may, and is told no.
+// Proxied reports whether a request is a proxy's question to /v1/limit. Such a request may
+// repeat headers of the proxy's user, and so look like one by the page of another site.
+// That page cannot set Baton-Rule: the browser first asks for permission, and this server
+// refuses it.
 func Proxied(r *http.Request) bool {
 	return r.URL.Path == limitPath && len(r.Header.Values(fieldRule)) > 0
 }
 
-// limit answers /v1/limit, which is Take for clients that read the status only: 200, or 429
-// with Retry-After. Baton-Deny: 403 is for nginx, whose auth_request knows no 429.
+// limit answers /v1/limit, which is Take for clients that read only the status: 200, or
+// 429 with Retry-After. Baton-Deny: 403 is for nginx: its auth_request does not know 429.
 func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 	c, err := callOf(r.Context())
 	var q *batonv1.TakeRequest
@@ -230,7 +232,7 @@ func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		err = s.failure("/v1/limit", err)
 		if deny == http.StatusForbidden && connect.CodeOf(err) == connect.CodePermissionDenied {
-			// To who asked for 403, that is a limit that is used up.
+			// The client would take a 403 for a limit that is used up.
 			err = connect.NewError(connect.CodeInternal, errors.New(err.Error()))
 		}
 		s.writeError(w, r, err)
@@ -257,8 +259,8 @@ func (s *Server) limit(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// takeRequest reads what is asked: from a body of JSON, or from the header. The two are
-// not mixed, and a proxy may use any method without a body.
+// takeRequest reads the request from the header, with any method, or else from a body of
+// JSON. They do not mix.
 func takeRequest(r *http.Request) (q *batonv1.TakeRequest, deny int, err error) {
 	deny = http.StatusTooManyRequests
 	if r.URL.RawQuery != "" {

@@ -18,24 +18,26 @@ import (
 )
 
 const (
-	// An op is as long as what is drawn at random: two programs with the same op are one.
+	// The bounds of an op, which is drawn at random: two programs with the same op would
+	// be one.
 	minOp = 16
 	maxOp = 256
 
-	// minTTL is the shortest TTL that a lease can be renewed in over a network.
+	// minTTL is the shortest TTL for which renewals over a network are in time.
 	minTTL = 100 * time.Millisecond
 
-	// maxList is how many keys one List shows, and how many grants one Break names.
+	// maxList is the largest number of keys in one List, and of grants in one Break.
 	maxList = 1000
 
-	// maxLists is how many of one caller may be under way: they cost the store most.
+	// maxLists is the largest number of lists of one caller at a time: they cost the store
+	// most.
 	maxLists = 4
 
-	// listTimeout bounds one List.
+	// listTimeout bounds one list.
 	listTimeout = 30 * time.Second
 
-	// inspectTimeout is how long a client that did not get a lock waits to hear who has it,
-	// and waitingTimeout if the client has a position, which runs out meanwhile.
+	// inspectTimeout bounds the search for the holder that a refused client is told. It is
+	// waitingTimeout for a client with a position, which ages meanwhile.
 	inspectTimeout = time.Second
 	waitingTimeout = 200 * time.Millisecond
 
@@ -89,7 +91,7 @@ func (s locksService) Acquire(ctx context.Context, r *batonv1.AcquireRequest) (*
 	}, nil
 }
 
-// ofKind sets the kind of lock that an exclusive claim is to be for.
+// ofKind sets the kind of lock in an exclusive claim.
 func ofKind(claim *driver.Claim, shared bool, permits, of uint32) error {
 	switch {
 	case shared && (permits > 0 || of > 0):
@@ -104,7 +106,6 @@ func ofKind(claim *driver.Claim, shared bool, permits, of uint32) error {
 	return nil
 }
 
-// checkOp checks an op that is given.
 func checkOp(op string) error {
 	if len(op) < minOp || len(op) > maxOp {
 		return bad("the op has %d bytes, %d to %d are allowed: draw it at random, for each lock another one", len(op), minOp, maxOp)
@@ -112,7 +113,7 @@ func checkOp(op string) error {
 	return nil
 }
 
-// lockClaim is what a call wants with the lock of key, before it says what kind.
+// lockClaim returns the exclusive claim of a call for the lock of key.
 func (s *Server) lockClaim(c *call, key, owner, instance string) (driver.Claim, error) {
 	if err := check.Key(key); err != nil {
 		return driver.Claim{}, err
@@ -124,8 +125,8 @@ func (s *Server) lockClaim(c *call, key, owner, instance string) (driver.Claim, 
 	return driver.Claim{Key: key, Owner: owner, Weight: driver.Whole, Capacity: driver.Whole}, err
 }
 
-// ownerOf is what the store shows as the holder: what the client wants to be called,
-// behind who it is, and the tag of its instance.
+// ownerOf returns the owner that the store shows: the caller's name, the owner that the
+// client wants, and the tag of its instance.
 func (s *Server) ownerOf(c *call, owner, instance string) (string, error) {
 	switch name := c.caller.Name(); {
 	case name == "" && owner == "":
@@ -139,13 +140,13 @@ func (s *Server) ownerOf(c *call, owner, instance string) (string, error) {
 	if len(instance) > maxInstance {
 		return "", bad("the instance has %d bytes, at most %d are allowed", len(instance), maxInstance)
 	}
-	if instance != "" || withoutTag(owner) != owner { // then what leads takes off is this tag
+	if instance != "" || withoutTag(owner) != owner { // an owner that looks tagged gets a tag: leads cuts off only that one
 		owner += instanceMark + s.keys.Load().Tags(c.caller.Name(), instance)[0]
 	}
 	return owner, nil
 }
 
-// wish checks what all calls have that wait for a lock.
+// wish checks the parameters of every call that may wait for a lock.
 func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint32, retry bool, received moment) (wish, error) {
 	ttl, err := s.ttl(ttlMs)
 	if err != nil {
@@ -166,7 +167,7 @@ func (s *Server) wish(c *call, claim driver.Claim, op string, ttlMs, waitMs uint
 	return wish{caller: c.caller.Name(), op: op, claim: claim, ttl: ttl, wait: wait, retry: retry, received: received}, nil
 }
 
-// ttl is the TTL that a client asks for.
+// ttl returns the TTL of a request.
 func (s *Server) ttl(ms uint32) (time.Duration, error) {
 	ttl := time.Duration(ms) * time.Millisecond
 	switch {
@@ -180,15 +181,15 @@ func (s *Server) ttl(ms uint32) (time.Duration, error) {
 	return ttl, nil
 }
 
-// undo makes the call release a lease if the client does not get it and cannot ask again.
+// undo makes settle release a lease of a call that cannot be repeated.
 func (s *Server) undo(ctx context.Context, c *call, w wish, l lease) {
 	if w.op == "" {
 		c.undo = append(c.undo, func() { s.abandon(ctx, l.claim) })
 	}
 }
 
-// refused is the answer to a client that did not get a lock, with who has it if the store
-// tells that soon and the caller may list the key.
+// refused returns the answer without a lease. It names the holders, if the store answers
+// within patience and the caller may list the key.
 func (s *Server) refused(ctx context.Context, c *call, key string, state batonv1.AcquireResponse_State, patience time.Duration) *batonv1.AcquireResponse {
 	call, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -216,21 +217,21 @@ func holders(info driver.KeyInfo) []*batonv1.Holder {
 	return all
 }
 
-// opened opens a handle, and checks that its caller may still have what it stands for.
+// opened opens a handle of the caller. It does not check roles: see mayHave.
 func (s *Server) opened(ctx context.Context, text string) (*call, []handle.Handle, error) {
 	c, err := callOf(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
 	all, err := s.keys.Load().OpenAll(c.caller.Name(), text)
-	if err != nil { // it may be stolen
+	if err != nil { // the handle may be stolen
 		s.cfg.Audit.Warn("a call was denied", "caller", c.caller.Name(), "remote", c.remote, "reason", err.Error())
 	}
 	return c, all, err
 }
 
-// mayHave checks, at each renewal, that the roles have not changed. The key is that of a lock,
-// also of an operation's.
+// mayHave checks that the roles still allow a lease. key is that of a lock, or of the lock
+// of an operation.
 func (s *Server) mayHave(c *call, key string) error {
 	if of, operation := strings.CutPrefix(key, once.LockPrefix); operation {
 		return s.may(c, roles.Once, of)
@@ -264,15 +265,15 @@ func (s locksService) Renew(ctx context.Context, r *batonv1.RenewRequest) (*bato
 	return res, nil
 }
 
-// Release implements batonv1connect.LocksHandler. A caller who may not lock any more may
-// release.
+// Release implements batonv1connect.LocksHandler. It needs no role: a caller whose role
+// was taken away may still release.
 func (s locksService) Release(ctx context.Context, r *batonv1.ReleaseRequest) (*batonv1.ReleaseResponse, error) {
 	_, all, err := s.opened(ctx, r.Handle)
 	if err != nil {
 		return nil, err
 	}
 	h := all[0]
-	if h.Once && s.records != nil { // best effort, as by a once.Runner
+	if h.Once && s.records != nil { // best effort, as in once.Runner
 		a := driver.Attempt{Key: h.Claim.Key[len(once.LockPrefix):], Token: h.Token}
 		o := driver.Outcome{Retry: true, Result: []byte("the client has released it without an outcome")}
 		_, _ = s.record(ctx, func(ctx context.Context) (driver.Record, error) {
@@ -321,7 +322,7 @@ func (s locksService) Cancel(ctx context.Context, r *batonv1.CancelRequest) (*ba
 		}
 		claims = append(claims, claim)
 	}
-	// What the ID names is the caller's own: no role is needed to end it.
+	// The IDs contain the caller's name, so it ends only its own claims and needs no role.
 	for _, claim := range claims {
 		for _, claim.ID = range s.keys.Load().ClaimIDs(c.caller.Name(), r.Op, claim, ttl) {
 			if err := s.release(ctx, claim); err != nil && !errors.Is(err, driver.ErrLost) {
@@ -391,7 +392,7 @@ func (s locksService) Break(ctx context.Context, r *batonv1.BreakRequest) (*bato
 		return nil, err
 	}
 	log := s.cfg.Audit.With("caller", c.caller.Name(), "remote", c.remote, "key", driver.Printable(r.Key), "reason", driver.Printable(r.Reason))
-	log.Info("a lock is to be broken") // it may be, also if this process ends now
+	log.Info("a lock is to be broken") // the process may end before the next line
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), breakTimeout)
 	defer cancel()
 	n, err := s.locks.Break(call, r.Key, r.Grants...)

@@ -15,7 +15,7 @@ import (
 )
 
 // onceService answers the calls of batonv1.Once. An attempt is a lease on the lock that a
-// once.Runner takes, and a record: both exclude each other.
+// once.Runner takes, and a record. So this service and Runners exclude each other.
 type onceService struct{ *Server }
 
 // recordTimeout bounds one request about a record.
@@ -65,8 +65,8 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 		return nil, err
 	}
 	if ctx.Err() != nil {
-		// A repetition may be the attempt. One with a higher token would supersede it, and
-		// nobody would run that.
+		// A repetition may already have begun the attempt. A new one with a higher token
+		// would supersede that, and no client would run it.
 		return nil, errGone
 	}
 	a := driver.Attempt{Key: r.Key, Token: l.token(), Owner: claim.Owner}
@@ -74,8 +74,8 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 		return s.records.BeginAttempt(ctx, a, once.DefaultRemember)
 	})
 	switch {
-	case err == nil && rec.Done: // by the attempt that was waited for
-		s.abandon(ctx, l.claim) // nobody needs the lock of what is finished
+	case err == nil && rec.Done: // by the attempt that this call waited for
+		s.abandon(ctx, l.claim) // a finished operation needs no lock
 		return replayed(rec), nil
 	case err != nil:
 		return nil, err
@@ -86,14 +86,14 @@ func (s onceService) Begin(ctx context.Context, r *batonv1.BeginRequest) (*baton
 	}, nil
 }
 
-// record makes one request about a record, which does not end with the client.
+// record makes one request about a record. The request does not end with the client.
 func (s *Server) record(ctx context.Context, request func(context.Context) (driver.Record, error)) (driver.Record, error) {
 	call, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	return request(call)
 }
 
-// replayed is the answer about an operation that is finished.
+// replayed returns the answer about a finished operation.
 func replayed(rec driver.Record) *batonv1.BeginResponse {
 	res := &batonv1.BeginResponse{State: batonv1.BeginResponse_DONE, Attempts: rec.Attempts, Result: rec.Result}
 	if rec.Failed {
@@ -103,8 +103,7 @@ func replayed(rec driver.Record) *batonv1.BeginResponse {
 }
 
 // Finish implements batonv1connect.OnceHandler. It can be repeated: the first outcome
-// stands. A caller who may not begin an attempt any more may finish one: the operation has
-// run, and would run again.
+// counts. It needs no role: the operation has run, and without an outcome would run again.
 func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*batonv1.FinishResponse, error) {
 	_, all, err := s.opened(ctx, r.Handle)
 	switch {
@@ -125,7 +124,7 @@ func (s onceService) Finish(ctx context.Context, r *batonv1.FinishRequest) (*bat
 	if err != nil {
 		return nil, err
 	}
-	// Those who wait find the outcome. If the lease has ended, or the store does not
+	// Waiting calls find the outcome. If the lease has ended, or the store does not
 	// answer, they find it later.
 	s.abandon(ctx, h.Claim)
 	return &batonv1.FinishResponse{}, nil

@@ -29,45 +29,47 @@ import (
 // MinSecret is the length of the shortest secret, in bytes.
 const MinSecret = 16
 
-// minCompress is how long an answer is at least that is compressed for a client that takes
-// it so: below, gzip costs more than all else that the server does.
+// minCompress is the size of the smallest answer that is compressed, for clients that
+// accept that. For smaller ones gzip costs more than the rest of the call.
 const minCompress = 1024
 
-// Config says which callers a Server serves, and how. Only Store must be set.
+// Config says which callers a Server serves, and how. Only Store is required.
 type Config struct {
-	// Store keeps the locks, and the records of operations if it can. The caller closes
-	// it, after Shutdown.
+	// Store has the locks, and the records of operations if it can. The caller closes it
+	// after Shutdown.
 	Store driver.Locks
 
-	// Secret is what all servers that are to accept each other's handles and ops share:
-	// MinSecret random bytes or more. Who knows it can release the locks of others. Rotate
-	// replaces it. Defaults to one that is drawn, and ends with this Server.
+	// Secret is shared by all servers that accept each other's handles and ops: at least
+	// MinSecret random bytes. Anyone with the secret can release the locks of others.
+	// Rotate replaces it. Defaults to a random one, for this Server only.
 	Secret []byte
 
-	// Caller finds who calls, and what the caller may do. The error is for the client. It
-	// is asked again for each call, so that its answer may change. Defaults to one caller
+	// Caller returns who calls, and what the caller may do. The client is told the error.
+	// It is called for each request, again after a wait, and every few seconds for a
+	// stream, so its answer may change. Several goroutines call it. Defaults to one caller
 	// without a name that may do everything.
 	Caller func(*http.Request) (Caller, error)
 
-	// Limits decide about Take. Defaults to none: a Take is refused as unimplemented.
+	// Limits answers Take. Defaults to none: Take is refused as unimplemented.
 	Limits *rules.Limiter
 
-	// MaxTTL is the longest TTL of a lease. A caller that was removed has its leases for so
-	// long. Defaults to ten minutes, or to the store's longest if that is shorter.
+	// MaxTTL is the longest TTL of a lease. A removed caller keeps its leases for at most
+	// that long. Defaults to ten minutes, or to the store's longest if that is shorter.
 	MaxTTL time.Duration
 
 	// MaxWait is the longest wait of one call. Defaults to a minute.
 	MaxWait time.Duration
 
-	// MaxWaits is how many calls of one caller may wait at a time. Twice as many may be
+	// MaxWaits is the largest number of waiting calls of one caller. Twice as many may be
 	// under way. Defaults to 1000.
 	MaxWaits int
 
-	// Logger gets what the store answers with an error as warnings. Defaults to silence.
+	// Logger gets failures of the store as warnings. Defaults to silence.
 	Logger *slog.Logger
 
-	// Audit gets each Break, each denial, and each cost below zero of a caller with a name.
-	// Defaults to silence.
+	// Audit gets each Break and each lease that ReleaseAll ends at the level Info, and as
+	// warnings each call of an unknown caller, each denial, and each cost below zero of a
+	// caller with a name. Defaults to silence.
 	Audit *slog.Logger
 }
 
@@ -122,18 +124,18 @@ type Server struct {
 	traits  driver.Traits
 	watcher driver.Watcher // nil if the store has none
 	records driver.Records // likewise
-	locks   *baton.Locker  // to show locks to people, and to break them
+	locks   *baton.Locker  // inspects, lists and breaks locks
 	keys    atomic.Pointer[handle.Keys]
 	handler http.Handler
 	errors  *connect.ErrorWriter
 	origins *http.CrossOriginProtection
 
-	under tally // of calls under way, by caller
-	waits tally // of those that wait, by caller
-	lists tally // of lists under way
+	under tally // calls under way, by caller
+	waits tally // waiting calls, by caller
+	lists tally // lists under way, by caller
 
 	looks          *lockfeed.Feeds
-	streams, feeds tally // of streams that are open
+	streams, feeds tally // open streams, by caller
 	health         health
 
 	leaving  atomic.Bool   // Drain was called
@@ -142,11 +144,11 @@ type Server struct {
 	mu      sync.Mutex
 	calls   int           // under way
 	stops   bool          // stopping is closed
-	stopped chan struct{} // once stops is set: closed when no call is under way
+	stopped chan struct{} // closed when stops is set and no call is under way
 }
 
-// New makes a Server. It never talks to the store. It refuses with a *ConfigError what
-// makes no sense, and a store that ties locks to processes.
+// New makes a Server. It does not talk to the store. It refuses with a *ConfigError a
+// config that makes no sense, and a store that ties locks to processes.
 func New(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -186,7 +188,7 @@ func New(cfg Config) (*Server, error) {
 	all.HandleFunc("GET /healthz", s.healthz)
 	all.HandleFunc("GET /readyz", s.readyz)
 	path, checks := taken(grpchealth.NewHandler(s, connect.WithReadMaxBytes(MaxBody), connect.WithCompressMinBytes(minCompress)))
-	all.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // of any client
+	all.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { // not guarded: any client may ask
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 		checks.ServeHTTP(w, r)
 	}))
@@ -195,7 +197,7 @@ func New(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// taken is a handler whose answers are given up if their clients do not take them in time.
+// taken bounds the time in which a client must read an answer of h.
 func taken(path string, h http.Handler) (string, http.Handler) {
 	return path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
@@ -203,12 +205,14 @@ func taken(path string, h http.Handler) (string, http.Handler) {
 	})
 }
 
-// Rotate replaces the secrets: the first seals handles from now on, and what any of them has
-// sealed is accepted. So a secret is replaced in three steps, each of them at all servers
-// before the next: add the new one behind the old one, put it first, remove the old one. The
-// last step waits until the leases have ended that the old one has sealed, or were renewed:
-// Renew answers with a handle by the first secret. Calls that are under way may use either
-// secret. After an error the secrets are as before.
+// Rotate replaces the secrets. From now on the first one seals, and all of them open. To
+// replace a secret, take each step at all servers before the next: add the new secret
+// behind the old one, put it first, remove the old one. Before the last step wait until
+// the leases under the old secret have ended or were renewed: Renew answers with a handle
+// by the first secret.
+//
+// Calls that are under way may use either secret. After an error the secrets stay as they
+// were.
 func (s *Server) Rotate(secrets ...[]byte) error {
 	if len(secrets) == 0 {
 		return &ConfigError{"Secret", "is not set"}
@@ -226,22 +230,23 @@ func (s *Server) Rotate(secrets ...[]byte) error {
 	return nil
 }
 
-// Handler answers everything that the server offers. It may be mounted in a mux, at "/".
+// Handler returns the handler of the whole API. It can be mounted in a mux, at "/".
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Drain makes /readyz, and grpc.health.v1, say that the server is being stopped, while calls
-// are answered as before: those who send them here have time to learn of it before Shutdown.
-// It reports whether readiness has been asked for within the last minute.
+// Drain makes /readyz and grpc.health.v1 say that the server is being stopped. Calls are
+// answered as before, so that load balancers can notice it before Shutdown. Drain reports
+// whether readiness was asked for within the last minute.
 func (s *Server) Drain() (watched bool) {
 	s.leaving.Store(true)
 	asked := s.health.asked.Load()
 	return asked != nil && time.Since(*asked) < time.Minute
 }
 
-// Shutdown makes the calls that wait return at once: one with an op is told to call again,
-// one without is refused. No call waits from then on, and /readyz tells so. Shutdown
-// returns when no call is under way, or with the error of ctx when that ends. Then the
-// http.Server is shut down, whose clients may still renew and release until then.
+// Shutdown makes all waiting calls return at once. One with an op that has a position
+// answers WAITING, so its client repeats it; the others fail as unavailable. From then on
+// no call waits, /readyz says so, and renewals and releases still work. Shutdown returns
+// when no call is under way, or with the error of ctx. Shut down the http.Server after
+// that.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	if !s.stops {
@@ -260,7 +265,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// draining reports whether the server is being stopped.
+// draining reports whether Shutdown was called.
 func (s *Server) draining() bool {
 	select {
 	case <-s.stopping:
@@ -270,7 +275,7 @@ func (s *Server) draining() bool {
 	}
 }
 
-// counted lets Shutdown know of the calls under way.
+// counted counts the calls under way for Shutdown.
 func (s *Server) counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.begin()
@@ -279,7 +284,7 @@ func (s *Server) counted(next http.Handler) http.Handler {
 	})
 }
 
-// begin and end are around what Shutdown waits for.
+// begin and end enclose work that Shutdown waits for.
 func (s *Server) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,19 +298,19 @@ func (s *Server) end() {
 		return
 	}
 	select {
-	case <-s.stopped: // by an earlier call
+	case <-s.stopped: // stopped was closed before
 	default:
 		close(s.stopped)
 	}
 }
 
-// A tally counts what is under way, by name.
+// A tally counts what is under way, by caller.
 type tally struct {
 	mu sync.Mutex
 	of map[string]int
 }
 
-// enter counts one more, unless there are as many as may.
+// enter counts one more, unless there are most already.
 func (t *tally) enter(name string, most int) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -327,17 +332,17 @@ func (t *tally) leave(name string) {
 	}
 }
 
-// health remembers for a while whether the store answers, so that many questions to
-// the server are few to the store.
+// health caches whether the store grants locks, so that many questions to the server are
+// few to the store.
 type health struct {
-	claim  driver.Claim // on a key of this server alone; without an ID between two questions
-	unsure bool         // it may be held, as an answer was lost
-	asking sync.Mutex   // held while the store is asked
+	claim  driver.Claim // on a key of this server only; without an ID between two questions
+	unsure bool         // an answer was lost, so the claim may be held
+	asking sync.Mutex   // locked while the store is asked
 	known  atomic.Pointer[verdict]
-	asked  atomic.Pointer[time.Time] // when a client has asked last
+	asked  atomic.Pointer[time.Time] // when a client asked last
 }
 
-// A verdict is what the store has answered.
+// A verdict is the store's last answer.
 type verdict struct {
 	at  time.Time
 	err error
@@ -350,18 +355,16 @@ const (
 	healthTimeout = 2 * time.Second
 )
 
-// healthz says that the process runs.
 func (s *Server) healthz(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("ok\n"))
 }
 
-// readyz says whether calls should come here.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 	Readiness(w, r, s.notReady(r.Context()))
 }
 
-// notReady says why calls should not come here, or "": the store grants locks, and the server
-// is not being stopped.
+// notReady returns why calls should not come here, or "" if the store grants locks and the
+// server is not being stopped.
 func (s *Server) notReady(ctx context.Context) string {
 	now := time.Now()
 	s.health.asked.Store(&now)
@@ -374,8 +377,8 @@ func (s *Server) notReady(ctx context.Context) string {
 	return ""
 }
 
-// Readiness answers a question for readiness: with 200 if the reason against it is "", else
-// with 503 and the reason. It is text, or JSON if the request accepts that.
+// Readiness answers a readiness probe: with 200 if reason is "", and else with 503 and the
+// reason, as text, or as JSON if the request accepts that.
 func Readiness(w http.ResponseWriter, r *http.Request, reason string) {
 	status, text := http.StatusOK, "ok"
 	if reason != "" {
@@ -391,10 +394,10 @@ func Readiness(w http.ResponseWriter, r *http.Request, reason string) {
 	http.Error(w, text, status)
 }
 
-// HealthPath is where clients of gRPC ask what /readyz tells, by grpc.health.v1.
+// HealthPath is the gRPC path of grpc.health.v1, which answers as /readyz.
 const HealthPath = "/" + grpchealth.HealthV1ServiceName + "/Check"
 
-// Check implements grpchealth.Checker. All services are in the same health.
+// Check implements grpchealth.Checker. The health is that of all services.
 func (s *Server) Check(ctx context.Context, _ *grpchealth.CheckRequest) (*grpchealth.CheckResponse, error) {
 	if s.notReady(ctx) != "" {
 		return &grpchealth.CheckResponse{Status: grpchealth.StatusNotServing}, nil
@@ -402,8 +405,8 @@ func (s *Server) Check(ctx context.Context, _ *grpchealth.CheckRequest) (*grpche
 	return &grpchealth.CheckResponse{Status: grpchealth.StatusServing}, nil
 }
 
-// answers asks the store what clients ask: it takes a lock of its own, and gives it back.
-// While one asks, the others are told what was known before.
+// answers takes a lock of this server and releases it. While one question is under way,
+// the others get the verdict before.
 func (s *Server) answers(ctx context.Context) error {
 	h := &s.health
 	known := h.known.Load()
@@ -428,8 +431,8 @@ func (s *Server) answers(ctx context.Context) error {
 	return err
 }
 
-// lockOnce takes a lock that no other server asks for, and releases it. health.asking is
-// held.
+// lockOnce takes and releases a lock that no other server asks for. health.asking is
+// locked.
 func (s *Server) lockOnce(ctx context.Context) error {
 	h := &s.health
 	if h.claim.ID == "" {
@@ -452,5 +455,5 @@ func (s *Server) lockOnce(ctx context.Context) error {
 	return err
 }
 
-// errNoCaller is for a handler that was mounted without Guard.
+// errNoCaller is the error of a handler that was mounted without Guard.
 var errNoCaller = errors.New("server: a call without Server.Guard")

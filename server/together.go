@@ -16,14 +16,14 @@ import (
 	"github.com/batonhq/baton/server/internal/handle"
 )
 
-// Between two attempts to get several locks passes a time that grows from soonestTogether to
-// latestTogether: no store has a queue for several.
+// No store has a queue for several keys, so a call polls. The pause between two attempts
+// grows from soonestTogether to latestTogether.
 const (
 	soonestTogether = 20 * time.Millisecond
 	latestTogether  = 300 * time.Millisecond
 )
 
-// acquireAll is Acquire of several keys, in one lease.
+// acquireAll is Acquire for several keys in one lease.
 func (s locksService) acquireAll(ctx context.Context, c *call, r *batonv1.AcquireRequest, received moment) (*batonv1.AcquireResponse, error) {
 	many, can := driver.As[driver.Together](s.store)
 	keys := slices.Compact(slices.Sorted(slices.Values(r.Keys)))
@@ -78,7 +78,7 @@ func (s locksService) acquireAll(ctx context.Context, c *call, r *batonv1.Acquir
 	return res, nil
 }
 
-// remainingOf is for how long the client has all leases.
+// remainingOf returns how long the client has all leases.
 func remainingOf(all []lease, received moment) time.Duration {
 	least := all[0].remaining(received)
 	for _, l := range all[1:] {
@@ -87,9 +87,9 @@ func remainingOf(all []lease, received moment) time.Duration {
 	return least
 }
 
-// obtainAll gets all of several leases, or none. It has no position: as long as the wait is
-// not over it asks again. The errors are a *driver.HeldError and those of obtain but
-// errWaiting and errRefused.
+// obtainAll gets all of several leases, or none. It has no position, and polls until the
+// wait is over. The errors are a *driver.HeldError and those of obtain, without errWaiting
+// and errRefused.
 func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, claims []driver.Claim) ([]lease, error) {
 	until := w.received.boot.Add(w.wait)
 	requests := make([]driver.Request, len(claims))
@@ -121,7 +121,7 @@ func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, cl
 		return nil, err
 	}
 	draw(w.retry)
-	known := false // the store may have granted them
+	known := false // the store may have granted the claims
 	fail := func(err error) ([]lease, error) {
 		if known && w.op == "" {
 			for _, r := range requests {
@@ -178,8 +178,8 @@ func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, cl
 	}
 }
 
-// confirmAll renews grants that took too long to arrive, once, and returns them if the client
-// is there and has something of them.
+// confirmAll renews late grants, once. It returns the leases if the client is still there
+// and enough of them remains.
 func (s *Server) confirmAll(ctx context.Context, w wish, all []lease) ([]lease, error) {
 	if slices.ContainsFunc(all, func(l lease) bool { return l.late(bootclock.Now()) }) {
 		handles := make([]handle.Handle, len(all))

@@ -17,16 +17,16 @@ import (
 	"github.com/batonhq/baton/internal/flatjson"
 )
 
-// JSON is stricter than the one of connect, which ignores unknown fields: a client
-// that means wait_ms and writes wait is not to be refused at once. A field that is there
-// twice, and text that is no UTF-8, are errors, too. In answers each field is there, also
-// if it is zero, under the name that batonv1/baton.proto has.
+// JSON is stricter than connect's codec, which ignores unknown fields: a client that means
+// wait_ms and writes wait must not be refused at once. Repeated fields and text that is
+// not UTF-8 are errors, too. An answer has every field, also those of value zero, by its
+// name in batonv1/baton.proto.
 type JSON struct{ ContentType string }
 
-// Name is the content type that the codec is for, behind "application/".
+// Name returns the content type of the codec, without "application/".
 func (c JSON) Name() string { return c.ContentType }
 
-// Marshal writes an answer. The same answer is the same text.
+// Marshal writes an answer. Equal answers have equal texts.
 func (JSON) Marshal(message any) ([]byte, error) {
 	m, ok := message.(proto.Message)
 	if !ok {
@@ -38,20 +38,18 @@ func (JSON) Marshal(message any) ([]byte, error) {
 	return marshalAny(m)
 }
 
-// marshalAny writes any answer.
 func marshalAny(m proto.Message) ([]byte, error) {
 	text, err := protojson.MarshalOptions{EmitUnpopulated: true, UseProtoNames: true}.Marshal(m)
 	if err != nil {
 		return nil, err
 	}
-	var b bytes.Buffer // protojson adds blanks at random
+	var b bytes.Buffer // removes the blanks that protojson adds at random
 	if err := json.Compact(&b, text); err != nil {
 		return nil, err
 	}
 	return b.Bytes(), nil
 }
 
-// Unmarshal reads a request.
 func (JSON) Unmarshal(text []byte, message any) error {
 	m, ok := message.(proto.Message)
 	if !ok {
@@ -63,7 +61,6 @@ func (JSON) Unmarshal(text []byte, message any) error {
 	return unmarshalAny(text, m)
 }
 
-// unmarshalAny reads any request.
 func unmarshalAny(text []byte, m proto.Message) error {
 	if err := (protojson.UnmarshalOptions{}).Unmarshal(text, m); err != nil {
 		return errors.New(plain(err.Error(), m.ProtoReflect().Descriptor().Fields()))
@@ -71,8 +68,8 @@ func unmarshalAny(text []byte, m proto.Message) error {
 	return nil
 }
 
-// plain is the text of an error without what protojson draws for each build, a blank of one
-// kind or another, and with the names of fields that batonv1/baton.proto has.
+// plain returns the text of a protojson error without the blanks that differ between
+// builds, and with the field names of batonv1/baton.proto.
 func plain(text string, fields protoreflect.FieldDescriptors) string {
 	text = strings.ReplaceAll(text, "\u00a0", " ")
 	text = strings.TrimPrefix(text, "proto: ")
@@ -83,8 +80,8 @@ func plain(text string, fields protoreflect.FieldDescriptors) string {
 	return text
 }
 
-// appendMessage writes an answer as protojson does, which takes several times as long. It
-// returns false for what is rare: fields that know whether they are set, maps, bytes, and text
+// appendMessage writes an answer as protojson does, in a fraction of the time. It returns
+// false for rare content: fields with presence, maps that are not empty, bytes, and text
 // that needs escapes.
 func appendMessage(b []byte, m protoreflect.Message) ([]byte, bool) {
 	fields := m.Descriptor().Fields()
@@ -147,8 +144,8 @@ func appendValue(b []byte, f protoreflect.FieldDescriptor, v protoreflect.Value)
 	return nil, false
 }
 
-// readMessage reads a request into an empty message as protojson does. It returns false for
-// what is rare: then the message may be filled in part.
+// readMessage reads a request into an empty message as protojson does. It returns false
+// for rare content; then the message may be filled in part.
 func readMessage(text []byte, m protoreflect.Message) bool {
 	fields := m.Descriptor().Fields()
 	seen := uint64(0)

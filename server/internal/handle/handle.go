@@ -1,5 +1,5 @@
-// Package handle seals what a client of package server keeps in its place: the claim of a
-// lease. It also makes the IDs of claims, from the same secret.
+// Package handle seals the claim of a lease, which the client of package server keeps.
+// From the same secret it makes the IDs of claims.
 package handle
 
 import (
@@ -22,16 +22,16 @@ import (
 	"github.com/batonhq/baton/driver/check"
 )
 
-// Keys are what secrets are for. Servers with the same secret have the same Keys of it. The
-// first is for what is new; the others are for what was made before the secret was replaced.
+// Keys are derived from one secret or more. Equal secrets give equal Keys. The first
+// secret is for what is new; the others find and open what was made before it replaced
+// them.
 type Keys []keys
 
 type keys struct {
-	claims  []byte // of the IDs of claims
-	handles []byte // of the keys that seal handles
+	claims  []byte // for the IDs of claims
+	handles []byte // for the keys that seal texts
 }
 
-// NewKeys derives the Keys of one secret or more.
 func NewKeys(secrets ...[]byte) (Keys, error) {
 	all := make(Keys, len(secrets))
 	for i, secret := range secrets {
@@ -46,10 +46,10 @@ func NewKeys(secrets ...[]byte) (Keys, error) {
 	return all, nil
 }
 
-// ClaimIDs are the IDs of what a caller's op asks for, one of each secret. None can be known
-// from the op. With the same op another kind of lock, or another TTL, is another claim: what
-// the store finds for an ID is what was asked for. They do not depend on c.ID, c.Ticket and
-// c.Owner.
+// ClaimIDs returns the IDs of the claim that a caller's op asks for, one by each secret.
+// An ID cannot be computed from the op without a secret. Another kind of lock, or another
+// TTL, has other IDs, so that the store never returns a claim of another kind. The IDs do
+// not depend on c.ID, c.Ticket and c.Owner.
 func (k Keys) ClaimIDs(caller, op string, c driver.Claim, ttl time.Duration) []string {
 	ids := make([]string, len(k))
 	for i := range k {
@@ -72,36 +72,36 @@ func (k keys) claimID(caller, op string, c driver.Claim, ttl time.Duration) stri
 	number(c.Weight)
 	number(c.Capacity)
 	number(int64(ttl))
-	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))[:22] // 132 bits, as driver.NewID
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))[:22] // 132 bits, as long as driver.NewID
 }
 
-// A Handle stands for a lease at every server that has the same secret. The client has it
-// sealed: it shows nothing, and is of use to no other caller.
+// A Handle describes a lease for every server with the same secret. The client has it
+// sealed: unreadable, and of no use to another caller.
 type Handle struct {
-	Claim driver.Claim // without an owner
+	Claim driver.Claim // without the owner
 	Token int64
 
-	// TTL is that of the lease, at each renewal, too. A request that is late could
-	// otherwise shorten what a client was told.
+	// TTL is that of the lease and of each renewal. With another one, a late request could
+	// shorten a lease that its client was told of.
 	TTL time.Duration
 
-	Once bool // the lease is that of an attempt at an operation
+	Once bool // the lease of an attempt at an operation
 }
 
 const (
 	prefix   = "bh1."
-	maxLen   = 1024 // longer than any handle
+	maxLen   = 1024 // longer than any handle of one lease
 	saltSize = 16
 
 	flagOnce      = 1
 	flagExclusive = 2
 )
 
-// Err does not say what is wrong with a handle.
+// Err refuses a handle. It does not say why, to give no hint.
 var Err = errors.New("this handle is none of this caller's: it is that of another caller, damaged, or of servers with another secret")
 
-// Seal makes the text of a handle, by the first secret. Each one is sealed by a key of its
-// own: the number of handles of a secret is not bounded.
+// Seal returns the text of a handle, by the first secret. Each text has a key of its own,
+// so any number of handles may be sealed by a secret.
 func (k Keys) Seal(caller string, h Handle) string { return k.seal(prefix, caller, h.encode()) }
 
 func (k Keys) seal(kind, caller string, plain []byte) string {
@@ -110,7 +110,7 @@ func (k Keys) seal(kind, caller string, plain []byte) string {
 	return kind + base64.RawURLEncoding.EncodeToString(k[0].aead(kind, salt).Seal(salt, make([]byte, 12), plain, []byte(caller)))
 }
 
-// Open is the reverse of Seal, by any of the secrets. The error is Err.
+// Open returns the handle of a text that any of the secrets sealed. The error is Err.
 func (k Keys) Open(caller, text string) (Handle, error) {
 	if len(text) > maxLen {
 		return Handle{}, Err
@@ -128,7 +128,7 @@ func (k Keys) Open(caller, text string) (Handle, error) {
 
 func (k Keys) open(kind, caller, text string) ([]byte, error) {
 	sealed, ok := strings.CutPrefix(text, kind)
-	if !ok || strings.ContainsAny(text, "\r\n") { // which base64 skips
+	if !ok || strings.ContainsAny(text, "\r\n") { // base64 ignores these
 		return nil, Err
 	}
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(sealed)
@@ -143,10 +143,10 @@ func (k Keys) open(kind, caller, text string) ([]byte, error) {
 	return nil, Err
 }
 
-// several begins the text of each lease of several keys.
+// several is the prefix of a lease of several keys.
 const several = "bm1."
 
-// SealAll makes the text of a lease of several keys.
+// SealAll returns the text of a lease of several keys.
 func (k Keys) SealAll(caller string, all []Handle) string {
 	plain := []byte{}
 	for _, h := range all {
@@ -156,7 +156,7 @@ func (k Keys) SealAll(caller string, all []Handle) string {
 	return k.seal(several, caller, plain)
 }
 
-// OpenAll is the reverse of SealAll and Seal. The error is Err.
+// OpenAll returns the handles of a text by SealAll or Seal. The error is Err.
 func (k Keys) OpenAll(caller, text string) (all []Handle, err error) {
 	if !strings.HasPrefix(text, several) {
 		h, err := k.Open(caller, text)
@@ -180,12 +180,13 @@ func (k Keys) OpenAll(caller, text string) (all []Handle, err error) {
 	return all, nil
 }
 
-// Again is the text of the same handle by the first secret, or "" if it is sealed by that.
+// Again returns the text of the same handle by the first secret, or "" if that one sealed
+// it, or none did.
 func (k Keys) Again(caller, text string) string {
 	if len(k) == 1 {
 		return ""
 	}
-	kind := text[:min(len(text), len(prefix))] // several has that length, too
+	kind := text[:min(len(text), len(prefix))] // all prefixes have the same length
 	if _, err := k[:1].open(kind, caller, text); err == nil {
 		return ""
 	}
@@ -196,8 +197,8 @@ func (k Keys) Again(caller, text string) string {
 	return k.seal(kind, caller, plain)
 }
 
-// Tags are the texts that stand for an instance of a caller in the owners of its leases, by
-// each secret. Nobody else can make one.
+// Tags returns the tags of an instance of a caller, one by each secret. The owners of the
+// instance's leases end with such a tag. Without a secret a tag cannot be made.
 func (k Keys) Tags(caller, instance string) []string {
 	all := make([]string, len(k))
 	for i, of := range k {
@@ -208,16 +209,16 @@ func (k Keys) Tags(caller, instance string) []string {
 	return all
 }
 
-// reservations begins the text of each reservation.
+// reservations is the prefix of a reservation.
 const reservations = "br1."
 
-// SealReservation makes the text of what a client has reserved, any value for JSON.
+// SealReservation returns the text of a reservation, which is any value for JSON.
 func (k Keys) SealReservation(caller string, r any) (string, error) {
 	plain, err := json.Marshal(r)
 	return k.seal(reservations, caller, plain), err
 }
 
-// OpenReservation is the reverse of SealReservation. The error is Err.
+// OpenReservation reads a text by SealReservation into r. The error is Err.
 func (k Keys) OpenReservation(caller, text string, r any) error {
 	plain, err := k.open(reservations, caller, text)
 	if err != nil || json.Unmarshal(plain, r) != nil {
@@ -226,7 +227,7 @@ func (k Keys) OpenReservation(caller, text string, r any) error {
 	return nil
 }
 
-// aead seals one text, so that its nonce can be fixed.
+// aead returns a cipher for one text, so its nonce can be constant.
 func (k keys) aead(kind string, salt []byte) cipher.AEAD {
 	mac := hmac.New(sha256.New, k.handles)
 	mac.Write(salt)
@@ -234,7 +235,7 @@ func (k keys) aead(kind string, salt []byte) cipher.AEAD {
 		mac.Write([]byte(kind))
 	}
 	block, err := aes.NewCipher(mac.Sum(nil))
-	if err != nil { // the key has a legal length
+	if err != nil { // cannot be: the key has a legal length
 		panic(err)
 	}
 	gcm, err := cipher.NewGCM(block)
@@ -267,7 +268,8 @@ func (h Handle) encode() []byte {
 	return b
 }
 
-// decode is the reverse of encode: of all texts it accepts only those.
+// decode reads a text by encode. It refuses any other text, also another form of the same
+// handle.
 func decode(text []byte) (h Handle, err error) {
 	b := text
 	if len(b) == 0 || b[0]&^(flagOnce|flagExclusive) != 0 {

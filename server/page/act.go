@@ -17,34 +17,33 @@ import (
 )
 
 const (
-	// actTimeout bounds what a person waits for the store.
+	// actTimeout bounds how long a person waits for the store.
 	actTimeout = 10 * time.Second
 
-	// askFor is how long a request to release a lock stands at most.
+	// askFor is the longest time for which a request to release a lock stays.
 	askFor = 5 * time.Minute
 
-	// askLook is how often it is looked whether the lock was released.
+	// askLook is how often awaitRelease looks at the lock.
 	askLook = time.Second
 
-	// maxReason is the length of the longest reason, in bytes: a store shows it as an
-	// owner.
+	// maxReason is the longest reason, in bytes: the store shows it as an owner.
 	maxReason = 128
 )
 
-// An act is what a person wants done with a lock.
+// An act is what a person wants to do to a lock.
 type act struct {
 	Key    string   `json:"key"`
 	Reason string   `json:"reason"`
-	Grants []string `json:"grants"` // of the holders that the person saw; may be left out to ask
+	Grants []string `json:"grants"` // of the holders on the person's screen; optional for ask
 }
 
-// done is the answer to an act: how many holders it was about.
+// done is the answer to an act: the number of holders that it was about.
 type done struct {
 	Holders int `json:"holders"`
 }
 
-// begin reads an act, and finds the holders of its lock. If the act cannot be done it has
-// answered, and ok is false.
+// begin reads an act, and finds the holders of its lock. If the act cannot be done, begin
+// has answered, and ok is false.
 func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request) (a act, who Caller, info driver.KeyInfo, ok bool) {
 	if who, ok = p.read(w, r, &a); !ok {
 		return a, who, info, false
@@ -75,7 +74,7 @@ func (p *Page) begin(ctx context.Context, w http.ResponseWriter, r *http.Request
 	return a, who, info, true
 }
 
-// about is the Logger for lines about an act.
+// about returns the Logger for lines about an act.
 func (p *Page) about(a act, who Caller, r *http.Request) *slog.Logger {
 	return p.cfg.Logger.With("caller", driver.Printable(who.Name()), "remote", r.RemoteAddr, "key", driver.Printable(a.Key), "reason", driver.Printable(a.Reason))
 }
@@ -92,7 +91,7 @@ func badReason(reason string) string {
 	return ""
 }
 
-// fail answers with an error of the Locker, and logs one of the store.
+// fail answers with an error of the Locker, and logs an error of the store.
 func (p *Page) fail(w http.ResponseWriter, r *http.Request, a act, who Caller, err error) {
 	switch {
 	case errors.Is(err, driver.ErrHeld):
@@ -112,8 +111,8 @@ func refuseChanged(w http.ResponseWriter) {
 	refuse(w, http.StatusConflict, "changed", "the holders have changed meanwhile: look again")
 }
 
-// breakLock revokes the grants that the person saw. A browser that goes meanwhile does not
-// end it half-way.
+// breakLock revokes the grants that the person saw. It does not end with the browser,
+// which could leave it half done.
 func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actTimeout)
 	defer cancel()
@@ -126,7 +125,7 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	log := p.about(a, who, r)
-	log.Info("a lock is to be broken") // it may be, also if this process ends now
+	log.Info("a lock is to be broken") // the process may end before the next line
 	n, err := p.cfg.Locks.Break(ctx, a.Key, info.Grants()...)
 	p.poll.touch(a.Key)
 	switch {
@@ -134,7 +133,7 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 		log.Error("a lock may have been broken", "error", text(err))
 		p.fail(w, r, a, who, err)
 		return
-	case n == 0: // the last of them has released it since the look
+	case n == 0: // the last holder has released it since the look
 		refuseChanged(w)
 		return
 	}
@@ -143,7 +142,7 @@ func (p *Page) breakLock(w http.ResponseWriter, r *http.Request) {
 	answer(w, done{n})
 }
 
-// because is what the events tell of why.
+// because returns the reason of an act for the events, with the caller's name.
 func because(a act, who Caller) string {
 	if by := driver.Printable(who.Name()); by != "" {
 		return by + ": " + a.Reason
@@ -151,14 +150,15 @@ func because(a act, who Caller) string {
 	return a.Reason
 }
 
-// agreed reports whether the person saw the grants of these holders.
+// agreed reports whether the person saw the grants of these holders, as far as the page
+// shows them.
 func agreed(saw []string, holders []driver.HolderInfo) bool {
 	holders = holders[:min(len(holders), maxQueue)]
 	return len(saw) == len(holders) && !slices.ContainsFunc(holders, func(h driver.HolderInfo) bool { return !slices.Contains(saw, h.Grant) })
 }
 
-// ask asks the holders of a lock to release it. The request stands until they have, for
-// askFor at most.
+// ask asks the holders of a lock to release it. The request stays until they have done
+// that, for askFor at most.
 func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), actTimeout)
 	defer cancel()
@@ -186,14 +186,14 @@ func (p *Page) ask(w http.ResponseWriter, r *http.Request) {
 	go func() {
 		defer ended()
 		p.awaitRelease(lease, a.Key, info.Holders)
-		_ = lease.Unlock() // what cannot be released ends with its TTL
+		_ = lease.Unlock() // after an error the request ends with its TTL
 		p.poll.touch(a.Key)
 	}()
 	answer(w, done{len(info.Holders)})
 }
 
-// awaitRelease returns when none of the holders has the lock any more, or the request is
-// to end.
+// awaitRelease returns when none of the holders holds the lock any more, or the request
+// must end.
 func (p *Page) awaitRelease(lease *baton.Lease, key string, holders []driver.HolderInfo) {
 	ctx, cancel := context.WithTimeout(lease.Context(p.ctx), askFor)
 	defer cancel()

@@ -29,66 +29,69 @@ import (
 
 // Verbs that the page asks Caller.May for.
 const (
-	// VerbList is for seeing a key.
+	// VerbList allows to see a key.
 	VerbList = "list"
 
-	// VerbBreak is for revoking a lock, and for asking its holders to release it.
+	// VerbBreak allows to revoke a lock, and to ask its holders to release it.
 	VerbBreak = "break"
 )
 
-// A Caller is who opened the page. It is safe for concurrent use.
+// A Caller is who opened the page. Its methods must be safe for concurrent use.
 type Caller interface {
 	Name() string
 
 	// May returns nil if the caller may do what the verb says with the key, and else an
-	// error that tells people why not.
+	// error for people.
 	May(verb, key string) error
 
-	// MaySome reports whether there is a key with that prefix for which May returns nil.
+	// MaySome reports whether May may return nil for some key with that prefix.
 	MaySome(verb, prefix string) bool
 }
 
-// Loopback are the host names under which a browser of this machine reaches it.
+// Loopback has the host names by which a browser of this machine reaches it.
 var Loopback = []string{"localhost", "127.0.0.1", "::1"}
 
-// Config says what the page shows, and who may see it.
+// Config says what the page shows, and to which callers.
 type Config struct {
-	// Locks are shown, broken and asked for. Required.
+	// Locks lists, inspects and breaks locks, and asks for their release. Required.
 	Locks *baton.Locker
 
-	// Limits lists what is used of rate limits. Defaults to none: the page does not show
+	// Limits lists the use of rate limits. Defaults to none: the page does not show
 	// limits.
 	Limits limits.Lister
 
-	// Once lists the records of operations. Defaults to none.
+	// Once lists the records of operations. Defaults to none: the page does not show them.
 	Once *once.Runner
 
-	// Recent knows what happened in this process. Defaults to none.
+	// Recent has the events of this process. Defaults to one without events.
 	Recent *Recent
 
-	// Caller tells who sent a request; an error is answered with the status 401, and the
-	// page asks for a token, which it sends as "Authorization: Bearer". It is called for
-	// each request for data, not for the page itself. Defaults to a caller without a name
-	// who may do everything.
+	// Caller returns who sent a request. An error is answered with the status 401; then
+	// the page asks for a token, and sends it as "Authorization: Bearer". It is called for
+	// each request for data, and about every ten seconds while a page is open, but not for
+	// the page itself. Several goroutines call it. Defaults to a caller without a name who
+	// may do everything.
 	Caller func(*http.Request) (Caller, error)
 
-	// Hosts are the names, without a port, under which a browser may reach the page;
-	// requests for others are refused, because a foreign site can give any name the
-	// address of this server. Defaults to all.
+	// Hosts are the host names, without a port, by which a browser may reach the page.
+	// Requests for others are refused, because another site can point any name to this
+	// server. Defaults to all.
 	Hosts []string
 
-	// Logger gets a line before and after each break, one for each request to release a
-	// lock and one for each refusal, with "caller", "remote" (the address), "key" and
-	// "reason". Breaks and requests are of level Info. Defaults to silence.
+	// Logger gets, at the level Info, a line before and one after each break, and one for
+	// each request to release a lock. Refused requests and failures of the store are
+	// warnings; a break with an error is an error. Lines about a lock have "caller",
+	// "remote" (the address), "key" and "reason". Defaults to silence.
 	Logger *slog.Logger
 }
 
-// A Page is an http.Handler for the path "/" and those below "/page/".
+// A Page is an http.Handler for the path "/" and those below "/page/". All methods are
+// safe for concurrent use.
 type Page struct {
 	cfg    Config
 	store  string
 	poll   *poller
-	kinds  []string // of lists, in the order of the tabs
+	kinds  []string // the lists, in the order of the tabs
 	ctx    context.Context
 	cancel context.CancelFunc
 	asks   sync.WaitGroup
@@ -99,20 +102,20 @@ type Page struct {
 	closed  bool
 	asking  int
 	streams int
-	of      map[string]int // streams, by the name of the caller
+	of      map[string]int // streams by the name of the caller
 }
 
-// Bounds of what one page does at a time.
+// Bounds of one Page.
 const (
 	maxStreams = 200
 
-	// maxStreamsOf is how many streams of one caller there are. All who have no name share
-	// maxStreams.
+	// maxStreamsOf is the largest number of streams of one caller. All callers without a
+	// name share maxStreams.
 	maxStreamsOf = 10
 	maxAsking    = 100
 )
 
-// New makes a Page. It does not talk to the store before a browser asks for the page.
+// New makes a Page. It does not talk to the store before a browser asks for data.
 func New(cfg Config) (*Page, error) {
 	if cfg.Locks == nil {
 		return nil, errors.New("page: config: Locks is missing")
@@ -138,8 +141,9 @@ func New(cfg Config) (*Page, error) {
 	return p, nil
 }
 
-// Close ends what is open: those who look are told nothing more, and requests to release a
-// lock end. It waits for that, for as long as baton.Lease.Unlock may take.
+// Close ends streams and requests to release a lock, and refuses new ones. It waits for
+// the requests, for as long as baton.Lease.Unlock may take, and for reads of the store,
+// but not for the streams.
 func (p *Page) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -149,7 +153,7 @@ func (p *Page) Close() {
 	p.asks.Wait()
 }
 
-// ServeHTTP answers a browser.
+// ServeHTTP implements http.Handler.
 func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	_, policy := documents()
@@ -160,8 +164,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
-	if r.ContentLength != 0 { // also of one that is refused: the server reads its body to the end
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // a server that has no deadlines bounds it by other means
+	if r.ContentLength != 0 { // also for a refused request: the server reads its body to the end
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(readTimeout)) // a server without deadlines has other bounds
 	}
 	if !p.known(r.Host) {
 		refuse(w, http.StatusForbidden, "host", "this page is not served under that name")
@@ -174,7 +178,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.mux.ServeHTTP(w, r)
 }
 
-// known reports whether the page is served under the name in a Host header.
+// known reports whether the page is served for a Host header.
 func (p *Page) known(host string) bool {
 	if len(p.cfg.Hosts) == 0 {
 		return true
@@ -189,12 +193,12 @@ func (p *Page) known(host string) bool {
 //go:embed web
 var web embed.FS
 
-// documents are the page in each language, and what its browser may do with it.
+// documents returns the page in each language, and its Content-Security-Policy.
 var documents = sync.OnceValues(func() (inLanguage map[string][]byte, policy string) {
 	part := func(name string) []byte {
 		text, err := web.ReadFile("web/" + name)
 		if err != nil {
-			panic(err) // it is embedded
+			panic(err) // cannot be: it is embedded
 		}
 		return text
 	}
@@ -217,10 +221,10 @@ var documents = sync.OnceValues(func() (inLanguage map[string][]byte, policy str
 	return inLanguage, policy
 })
 
-// languages of the page, the default first.
+// languages of the page. The first is the default.
 var languages = []string{"en", "zh-Hans"}
 
-// document answers with the page itself, which holds no data.
+// document answers with the page itself, which has no data.
 func (p *Page) document(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
@@ -229,19 +233,20 @@ func (p *Page) document(w http.ResponseWriter, r *http.Request) {
 	send(w, http.StatusOK, inLanguage[preferred(r.Header.Get("Accept-Language"))])
 }
 
-// send answers, and does not wait for ever for a client that does not read. The deadline
-// does not stay: the connection may go on to another handler.
+// send answers, with a deadline for a client that does not read. It removes the deadline
+// afterwards: the connection may serve another handler.
 func send(w http.ResponseWriter, status int, body []byte) {
 	out := http.NewResponseController(w)
 	_ = out.SetWriteDeadline(time.Now().Add(writeTimeout)) // as in watch
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // who is gone needs no answer
+	_, _ = w.Write(body) // a client that has gone needs no answer
 	_ = out.Flush()
 	_ = out.SetWriteDeadline(time.Time{})
 }
 
-// preferred returns the language of the page that an Accept-Language header names first.
+// preferred returns the page's language with the highest weight in an Accept-Language
+// header.
 func preferred(accept string) string {
 	best, lang := 0.0, languages[0]
 	for _, one := range strings.Split(accept, ",") {
@@ -263,7 +268,7 @@ func preferred(accept string) string {
 	return lang
 }
 
-// A problem is the answer to a request that is not done.
+// A problem is the answer to a refused request.
 type problem struct {
 	Error   string `json:"error"` // a code, which the page translates
 	Message string `json:"message"`
@@ -274,11 +279,11 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 	send(w, status, append(encode(problem{code, driver.Printable(message)}), '\n'))
 }
 
-// maxBody is the length of the longest request, in bytes: a hundred holders, escaped.
+// maxBody is the longest request, in bytes: a hundred holders, escaped.
 const maxBody = 256 << 10
 
-// read reads the JSON of a request into v and finds out who sent it. If that fails it has
-// answered, and ok is false.
+// read reads the JSON of a request into v, and authenticates its caller. If that fails,
+// read has answered, and ok is false.
 func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, ok bool) {
 	who = anyone{}
 	if p.cfg.Caller != nil {
@@ -298,9 +303,10 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 	body.DisallowUnknownFields()
 	err := body.Decode(v)
 	if err == nil {
-		// Only after the end of the body does the server notice that a browser has gone.
+		// The server notices that a browser has gone only after it read the end of the
+		// body.
 		if _, err = body.Token(); errors.Is(err, io.EOF) {
-			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // it would end the stream of frames
+			_ = http.NewResponseController(w).SetReadDeadline(time.Time{}) // the deadline would end the stream of frames
 			return who, true
 		}
 		err = cmp.Or(err, errors.New("there is more than one value"))
@@ -313,14 +319,13 @@ func (p *Page) read(w http.ResponseWriter, r *http.Request, v any) (who Caller, 
 	return nil, false
 }
 
-// anyone may do everything.
 type anyone struct{}
 
 func (anyone) Name() string                { return "" }
 func (anyone) May(verb, key string) error  { return nil }
 func (anyone) MaySome(string, string) bool { return true }
 
-// admitStream counts one more stream of a caller, who calls done at its end.
+// admitStream counts one more stream of a caller. At its end call done.
 func (p *Page) admitStream(who string) (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -339,8 +344,8 @@ func (p *Page) admitStream(who string) (done func(), ok bool) {
 	}, true
 }
 
-// admitRequest counts one more request to release a lock. The caller calls done at its
-// end, for which Close waits.
+// admitRequest counts one more request to release a lock. At its end call done, for which
+// Close waits.
 func (p *Page) admitRequest() (done func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -357,11 +362,11 @@ func (p *Page) admitRequest() (done func(), ok bool) {
 	}, true
 }
 
-// errSilent is what a caller is told who may not see all that the store has: what a store
-// says names hosts, users and data.
+// errSilent replaces an error of the store, which may name hosts, users and data, for
+// callers who may not see everything.
 var errSilent = errors.New("the store has not answered")
 
-// heard is what a caller is told of an error of the store.
+// heard returns the error of the store that a caller may see.
 func heard(who Caller, err error) error {
 	if err == nil || who.May(VerbList, "") == nil {
 		return err
@@ -370,9 +375,9 @@ func heard(who Caller, err error) error {
 }
 
 const (
-	// readTimeout is how long the body of a request may take.
+	// readTimeout is how long a client may take to send a body.
 	readTimeout = 5 * time.Second
 
-	// writeTimeout is how long a browser that does not read is waited for.
+	// writeTimeout is how long a client may take to read an answer or a frame.
 	writeTimeout = 10 * time.Second
 )

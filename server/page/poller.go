@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// soonest is the shortest time between two looks at the same.
+	// soonest is the shortest time between two reads of a list, or two inspections.
 	soonest = 500 * time.Millisecond
 
-	// listShare says that lists are read for at most one part in so many of the time.
+	// listShare: lists are read for at most one part in so many of the time.
 	listShare = 10
 
-	// maxRows is how many rows of a list are kept, and maxInspected how many locks are
-	// inspected together, on all screens.
+	// maxRows is the largest number of rows in a list. maxInspected is the largest number
+	// of locks that are inspected together, of all screens.
 	maxRows, maxInspected = 50_000, 500
 
-	// inspectors is how many locks are inspected at a time.
+	// inspectors is how many locks are inspected in parallel.
 	inspectors = 8
 
-	// between is the shortest time between two looks at what events told of.
+	// between is the shortest time between two inspections after events.
 	between = 50 * time.Millisecond
 
-	// linger is how long a list that nobody looks at is kept: a browser that shows
-	// another part of it comes again at once.
+	// linger is how long a list without viewers is kept: a browser that scrolls leaves,
+	// and comes back at once.
 	linger = 3 * time.Second
 )
 
@@ -41,34 +41,35 @@ type source struct {
 	read func(ctx context.Context, prefix string) iter.Seq2[*row, error]
 }
 
-// A poller looks at the store for all viewers together, while there are any.
+// A poller reads the store for all viewers together, while there are any. Its durations
+// are times on the clock of the page, which begins at start.
 type poller struct {
-	start   time.Time // of the clock of the page
+	start   time.Time // when the clock of the page began
 	locks   *baton.Locker
 	sources map[string]source
 
 	mu        sync.Mutex
 	viewers   map[*viewer]struct{}
 	lists     map[listID]*list
-	seen      map[string]*row // locks on screens, as they were inspected last, also those that are free
-	failed    error           // of the last inspections
-	rest      time.Duration   // no list is read before
-	inspectAt time.Duration   // when the screens are due
-	urgentAt  time.Duration   // when what events told of may be inspected
+	seen      map[string]*row // locks on screens, as last inspected; also free ones
+	failed    error           // the error of the last inspections
+	rest      time.Duration   // no list is read earlier
+	inspectAt time.Duration   // when the locks on screens are due
+	urgentAt  time.Duration   // when locks with events may be inspected
 	stop      context.CancelFunc
 	ended     sync.WaitGroup
 
 	listSoon, inspectSoon chan struct{} // of capacity 1
 
 	watched atomic.Bool
-	toldMu  sync.Mutex                 // is locked after mu, if both are
-	told    map[string]struct{}        // locks that events told of
+	toldMu  sync.Mutex                 // locked after mu, if both are
+	told    map[string]struct{}        // locks with events
 	wakes   map[chan struct{}]struct{} // of the viewers
 }
 
 type listID struct{ kind, prefix string }
 
-// A list is what the store has of one kind below a prefix. It is guarded by poller.mu.
+// A list is the content of the store of one kind below a prefix. poller.mu guards it.
 type list struct {
 	listID
 	ctx     context.Context
@@ -77,21 +78,21 @@ type list struct {
 	left    time.Duration // when the last viewer went
 	due     time.Duration
 
-	rows   map[string]*row // nil before it was read
+	rows   map[string]*row // nil until the first read
 	more   bool            // the store has more than maxRows
-	at     time.Duration   // when the store was asked last
+	at     time.Duration   // when the last read began
 	took   time.Duration
 	err    error
-	sorted map[string][]*row // by order, of rows as they are
+	sorted map[string][]*row // by order: the present rows, sorted
 
 	reading bool
 	soFar   atomic.Int64
-	fresh   map[string]*row // inspected since the reading began; nil for a lock that is free
+	fresh   map[string]*row // inspected since the present read began; nil for a free lock
 }
 
-// A viewer is a browser that looks at a part of a list.
+// A viewer is a browser that shows a part of a list.
 type viewer struct {
-	list listID        // without a kind: at none
+	list listID        // without a kind: no list
 	keys []string      // the locks on its screen; guarded by poller.mu
 	wake chan struct{} // of capacity 1
 }
@@ -119,8 +120,8 @@ func newPoller(cfg Config) *poller {
 	return p
 }
 
-// rowsOf makes rows of what a store lists. Their time is when the last one was asked for,
-// so that what is left of it is not overestimated.
+// rowsOf makes rows of a store's list. The times of a row count from its arrival, so they
+// may be late by the delay of the answer.
 func rowsOf[T any](now func() time.Duration, all iter.Seq2[T, error], of func(T, time.Duration) *row) iter.Seq2[*row, error] {
 	return func(yield func(*row, error) bool) {
 		for one, err := range all {
@@ -137,7 +138,7 @@ func rowsOf[T any](now func() time.Duration, all iter.Seq2[T, error], of func(T,
 
 func (p *poller) now() time.Duration { return time.Since(p.start) }
 
-// join adds a viewer, which is woken when there may be something new for it.
+// join adds a viewer. The poller wakes it when there may be news.
 func (p *poller) join(v *viewer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,7 +166,7 @@ func (p *poller) join(v *viewer) {
 	}
 }
 
-// leave removes a viewer. The last one stops the poller, after a while.
+// leave removes a viewer. Some time after the last one the poller stops.
 func (p *poller) leave(v *viewer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -181,7 +182,7 @@ func (p *poller) leave(v *viewer) {
 	time.AfterFunc(linger, p.sweep)
 }
 
-// sweep forgets what nobody looks at any more.
+// sweep drops the lists without viewers, and then stops the poller.
 func (p *poller) sweep() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +225,7 @@ func signal(c chan struct{}) {
 	}
 }
 
-// wakeAll wakes all viewers. It returns soon.
+// wakeAll wakes all viewers. It does not block.
 func (p *poller) wakeAll() {
 	if !p.watched.Load() {
 		return
@@ -236,7 +237,7 @@ func (p *poller) wakeAll() {
 	}
 }
 
-// wait returns false if ctx ended before d had passed or soon was signalled.
+// wait waits for d, soon or the end of ctx. It returns false if ctx ended.
 func wait(ctx context.Context, soon <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -249,7 +250,7 @@ func wait(ctx context.Context, soon <-chan struct{}, d time.Duration) bool {
 	return true
 }
 
-// keepReading reads the lists that viewers look at, one at a time.
+// keepReading reads the lists with viewers, one at a time.
 func (p *poller) keepReading(ctx context.Context) {
 	for ctx.Err() == nil {
 		if l, pause := p.dueList(); l != nil {
@@ -260,7 +261,7 @@ func (p *poller) keepReading(ctx context.Context) {
 	}
 }
 
-// dueList returns a list that is to be read now, or nil and how long there is none.
+// dueList returns a list to read now, or nil and how long no list is due.
 func (p *poller) dueList() (due *list, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -270,7 +271,7 @@ func (p *poller) dueList() (due *list, pause time.Duration) {
 		}
 	}
 	if due == nil {
-		return nil, time.Minute // a list that is added wakes
+		return nil, time.Minute // join signals listSoon
 	}
 	if at := max(p.rest, due.due); at > p.now() {
 		return nil, at - p.now()
@@ -323,7 +324,7 @@ func (p *poller) readList(l *list) {
 	p.wakeAll()
 }
 
-// touch says that an event was about a lock. It returns soon.
+// touch notes an event of a lock. It does not block.
 func (p *poller) touch(key string) {
 	if !p.watched.Load() {
 		return
@@ -336,7 +337,7 @@ func (p *poller) touch(key string) {
 	signal(p.inspectSoon)
 }
 
-// keepInspecting inspects the locks on all screens, and those that events told of.
+// keepInspecting inspects the locks on screens, and those with events.
 func (p *poller) keepInspecting(ctx context.Context) {
 	for ctx.Err() == nil {
 		if keys, all, pause := p.dueLocks(); len(keys) > 0 {
@@ -347,8 +348,8 @@ func (p *poller) keepInspecting(ctx context.Context) {
 	}
 }
 
-// dueLocks returns the locks that are to be inspected now, or for how long there are
-// none. all says that those on the screens are among them.
+// dueLocks returns the locks to inspect now, or how long none is due. all says that those
+// on screens are among them.
 func (p *poller) dueLocks() (keys []string, all bool, pause time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -386,14 +387,13 @@ func (p *poller) dueLocks() (keys []string, all bool, pause time.Duration) {
 		keys = append(keys, key)
 	}
 	pause = p.inspectAt - now
-	if p.urgentAt > now { // else the next event wakes
+	if p.urgentAt > now { // else the next event signals inspectSoon
 		pause = min(pause, p.urgentAt-now)
 	}
 	return keys, all, max(pause, time.Millisecond)
 }
 
-// shows reports whether a lock is part of a list that is looked at. The caller has locked
-// mu.
+// shows reports whether a lock is in a list that is kept, or on a screen. mu is locked.
 func (p *poller) shows(key string) bool {
 	for id := range p.lists {
 		if id.kind == kindLocks && strings.HasPrefix(key, id.prefix) {
@@ -432,7 +432,7 @@ func (p *poller) inspect(ctx context.Context, keys []string, all bool) {
 	now := p.now()
 	took := now - began
 	p.urgentAt = now + max(between, took)
-	if all { // as often as a tenth of the time allows, but about every second at the latest
+	if all { // for a tenth of the time, or every second if that is more often, but at most half of the time
 		p.inspectAt = began + max(soonest, min(listShare*took, time.Second), 2*took)
 	}
 	if ctx.Err() == nil {
@@ -441,7 +441,7 @@ func (p *poller) inspect(ctx context.Context, keys []string, all bool) {
 	p.wakeAll()
 }
 
-// put notes what a lock is now.
+// put notes the present state of a lock.
 func (p *poller) put(r *row) {
 	free := len(r.lock.Holders) == 0 && len(r.lock.Waiters) == 0
 	p.mu.Lock()
@@ -485,8 +485,8 @@ func (p *poller) put(r *row) {
 	}
 }
 
-// sort returns the rows of a list in an order. The caller has locked mu and changes
-// nothing of the result.
+// sort returns the rows of a list in an order. mu is locked. The caller must not change
+// the result.
 func (l *list) sort(order string) []*row {
 	if rows, ok := l.sorted[order]; ok {
 		return rows
@@ -518,10 +518,11 @@ func (l *list) sort(order string) []*row {
 	return rows
 }
 
-// onlyWaiting is the order by waiters, without the locks that have none.
+// onlyWaiting is the order by waiters, without locks that have none.
 const onlyWaiting = "only waiting"
 
-// detail is what is known of a lock; nil before it was inspected.
+// detail returns the last state of a lock, or nil before its first inspection. mu is
+// locked.
 func (p *poller) detail(key string) *row {
 	if r := p.seen[key]; r != nil {
 		return r
@@ -534,8 +535,7 @@ func (p *poller) detail(key string) *row {
 	return nil
 }
 
-// requests are the reasons for which holders of key are asked to release it, as far as
-// they are known.
+// requests returns the reasons of the known requests to release key. mu is locked.
 func (p *poller) requests(key string) (reasons []string) {
 	if r := p.detail(baton.AskPrefix + key); r != nil {
 		for _, h := range r.lock.Holders {

@@ -19,15 +19,15 @@ import (
 	"github.com/batonhq/baton/ratelimit/top"
 )
 
-// How many events are kept: the usual ones, and those that tell of trouble, which the
-// others must not push out.
+// How many events are kept: usual ones, and events of trouble, which usual ones must not
+// push out.
 const (
 	maxUsual   = 200
 	maxTrouble = 100
 )
 
-// Recent remembers what happened in this process, and counts which limits are asked most.
-// All methods are safe for concurrent use.
+// Recent remembers the events of this process, and counts which limits are asked most. All
+// methods are safe for concurrent use.
 type Recent struct {
 	hot    *top.Keys
 	events metrics.Events
@@ -38,7 +38,6 @@ type Recent struct {
 	usual, trouble ring
 }
 
-// ring keeps the last events, oldest first.
 type ring struct {
 	most int
 	all  []event
@@ -53,7 +52,7 @@ func (r *ring) add(e event) {
 
 func (r *ring) kept() []event { return r.all[max(0, len(r.all)-r.most):] }
 
-// An event is what happened, in JSON. Its number is one more than that of the one before.
+// An event is one event, in JSON. Seq is one more than that of the event before.
 type event struct {
 	Seq     int64  `json:"seq"`
 	Time    int64  `json:"time"` // ms since 1970
@@ -63,10 +62,10 @@ type event struct {
 	Token string `json:"token,omitempty"`
 	Took  int64  `json:"took,omitempty"` // ms
 	Error string `json:"error,omitempty"`
-	store bool   // the Error has what the store said
+	store bool   // Error has text of the store
 }
 
-// NewRecent returns a Recent that knows of nothing yet.
+// NewRecent returns a Recent without events.
 func NewRecent() *Recent {
 	r := &Recent{hot: top.New(top.Config{}), usual: ring{most: maxUsual}, trouble: ring{most: maxTrouble}}
 	lock := func(what string, trouble bool) func(context.Context, baton.LockEvent) {
@@ -112,19 +111,19 @@ func NewRecent() *Recent {
 	return r
 }
 
-// usual reports whether a call for a lock failed for a reason that is part of the game.
+// usual reports whether a call for a lock failed for a usual reason.
 func usual(err error) bool {
 	return errors.Is(err, driver.ErrHeld) || errors.Is(err, driver.ErrQueueFull) ||
 		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// ofStore reports whether the text of an error has what the store said.
+// ofStore reports whether an error has text of the store.
 func ofStore(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown)
 }
 
-// Events are to be given to a Locker, a Limiter and a Runner: see metrics.Join for several
-// of their kind. One Recent may be told by any number of them.
+// Events returns the functions for a Locker, a Limiter and a Runner, or several of each.
+// See metrics.Join for further functions of the same kind.
 func (r *Recent) Events() metrics.Events { return r.events }
 
 func (r *Recent) add(e event) {
@@ -149,12 +148,11 @@ func (r *Recent) touch(key string) {
 	}
 }
 
-// follow makes p inspect the locks of events to come.
+// follow makes p inspect the locks of further events.
 func (r *Recent) follow(p *poller) { r.poll.Store(p) }
 
-// since returns the events after seq that are kept, in their order, but not more than the
-// last most of those that visible lets through. What the store said is for callers who
-// may see the empty key.
+// since returns the kept events after seq, in order: the last most of those that are
+// visible. Text of the store is only for callers who may see the empty key.
 func (r *Recent) since(seq int64, most int, visible func(key string) bool) (found []event, last int64) {
 	r.mu.Lock()
 	last = r.last
@@ -170,7 +168,7 @@ func (r *Recent) since(seq int64, most int, visible func(key string) bool) (foun
 	r.mu.Unlock()
 	found = []event{}
 	for _, e := range both {
-		if visible(e.Key) { // what is about no key is for those who see all
+		if visible(e.Key) { // an event without a key is for callers who see all
 			e.named = name(e.Key)
 			if e.store && e.Error != "" && !visible("") {
 				e.Error = errSilent.Error()
@@ -190,15 +188,15 @@ func after(events []event, seq int64) []event {
 	return events
 }
 
-// count is how often a limit was asked, or how many wait for a lock.
+// count is the number of decisions of a limit, or of waiters for a lock.
 type count struct {
 	named
 	N       int64 `json:"n"`
 	Refused int64 `json:"refused,omitempty"`
 }
 
-// hottest are the limits that this process asks most, in the present minute and the one
-// before.
+// hottest returns the limits that this process asks most, in the present minute and the
+// one before.
 func (r *Recent) hottest(n int, visible func(key string) bool) []count {
 	report := r.hot.Report(10 * n)
 	counts := map[string]*count{}
@@ -226,7 +224,7 @@ func (r *Recent) hottest(n int, visible func(key string) bool) []count {
 	return highest(all, n)
 }
 
-// highest returns the n with the highest count, the highest first.
+// highest returns the n highest counts, the highest first.
 func highest(all []count, n int) []count {
 	slices.SortFunc(all, func(a, b count) int {
 		return cmp.Or(cmp.Compare(b.N, a.N), strings.Compare(a.Key, b.Key))

@@ -23,23 +23,23 @@ const (
 // A row is one key of a list.
 type row struct {
 	key   string
-	at    time.Duration // what its times count from, on the clock of the page
-	asked time.Duration // when the store was asked for it last
-	view  any           // what is sent to the browser
-	rank  [4]int64      // by each of the orders of its kind: the highest first
-	order int64         // the rank by which the list is being sorted
+	at    time.Duration // the origin of its times, on the clock of the page
+	asked time.Duration // when the store was last asked for it
+	view  any           // the JSON value for the browser
+	rank  [4]int64      // by the orders of its kind, the highest first
+	order int64         // the rank of the present sort
 
 	lock driver.KeyInfo // of kindLocks
 }
 
-// orders are those of each kind beside that by key, as in row.rank.
+// orders has the orders of each kind, as in row.rank. The order by key is not among them.
 var orders = map[string][]string{
 	kindLocks:  {"waiting", "longest", "oldest", "ends"},
 	kindLimits: {"used", "share", "reset"},
 	kindOnce:   {"newest", "attempts"},
 }
 
-// named is a key, and how it is shown if it has characters that cannot be seen.
+// named is a key, and its escaped form if it has invisible characters.
 type named struct {
 	Key  string `json:"key"`
 	Name string `json:"name,omitempty"`
@@ -53,8 +53,8 @@ func name(key string) named {
 	return n
 }
 
-// Times are milliseconds on the clock of the page, 0 for those that are not known. What
-// can exceed 2⁵³ is a string.
+// In the following types, times are milliseconds on the clock of the page; 0: not known.
+// Numbers that can exceed 2⁵³ are strings.
 
 // lockView is a lock in a list.
 type lockView struct {
@@ -63,12 +63,12 @@ type lockView struct {
 	holderView
 	Holders int   `json:"holders"`
 	Waiters int   `json:"waiters"`
-	Longest int64 `json:"longest,omitempty"` // since when the one who waits longest does
+	Longest int64 `json:"longest,omitempty"` // since when the longest waiter waits
 }
 
 type holderView struct {
 	Owner   string `json:"owner"`
-	Mode    string `json:"mode,omitempty"` // exclusive, shared, n/of; "" if not known
+	Mode    string `json:"mode,omitempty"` // exclusive, shared, n/of; "": not known
 	Token   string `json:"token,omitempty"`
 	Since   int64  `json:"since,omitempty"`
 	Ends    int64  `json:"ends,omitempty"`
@@ -76,14 +76,14 @@ type holderView struct {
 	Grant   string `json:"grant,omitempty"`
 }
 
-// detailView is a lock with all who hold it and wait for it.
+// detailView is a lock with its holders and waiters.
 type detailView struct {
 	named
 	AsksFor string       `json:"asksFor,omitempty"`
 	Holders []holderView `json:"holders"`
-	Waiters []waiterView `json:"waiters"` // the first maxQueue
+	Waiters []waiterView `json:"waiters"` // the first maxQueue, as of Holders
 	More    int          `json:"more,omitempty"`
-	Asked   []string     `json:"asked"`            // reasons of the requests to release it that stand
+	Asked   []string     `json:"asked"`            // the reasons of the requests to release it
 	Denied  string       `json:"denied,omitempty"` // why the caller may not break it
 }
 
@@ -93,10 +93,10 @@ type waiterView struct {
 	Since int64  `json:"since,omitempty"`
 }
 
-// maxQueue is how many holders, and how many waiters, the page shows of one lock.
+// maxQueue is how many holders, and how many waiters, of one lock the page shows.
 const maxQueue = 100
 
-// limitView is what is used of a limit.
+// limitView is the use of a limit.
 type limitView struct {
 	named
 	Kind   string `json:"kind"`
@@ -111,8 +111,8 @@ type limitView struct {
 type recordView struct {
 	named
 	State    string `json:"state"`          // begun, done, failed, final
-	Exit     int    `json:"exit,omitempty"` // of the command that failed
-	Why      string `json:"why,omitempty"`  // it failed
+	Exit     int    `json:"exit,omitempty"` // of the failed command
+	Why      string `json:"why,omitempty"`  // the reason of the failure
 	Took     int64  `json:"took,omitempty"` // ms
 	Attempts int64  `json:"attempts"`
 	Owner    string `json:"owner"`
@@ -121,13 +121,13 @@ type recordView struct {
 	Until    int64  `json:"until,omitempty"`
 }
 
-// stamp is a duration before or after a time on the clock of the page.
+// stamp returns at+d in milliseconds, at least 1.
 func stamp(at, d time.Duration) int64 { return max(1, (at + d).Milliseconds()) }
 
 func lockRow(info driver.KeyInfo, at time.Duration) *row {
 	v := lockView{named: name(info.Key), AsksFor: asksFor(info.Key), Holders: len(info.Holders), Waiters: len(info.Waiters)}
 	longest, oldest, ends := int64(math.MinInt64), int64(math.MinInt64), int64(math.MinInt64)
-	for _, w := range info.Waiters { // not each store lists them in the order in which they came
+	for _, w := range info.Waiters { // not every store lists them in the order of arrival
 		if since := viewWaiter(w, at).Since; since != 0 && (v.Longest == 0 || since < v.Longest) {
 			v.Longest, longest = since, -since
 		}
@@ -148,7 +148,7 @@ func viewHolder(h driver.HolderInfo, at time.Duration) holderView {
 		v.Token = strconv.FormatInt(h.Token, 10)
 	}
 	if h.Age >= 0 {
-		v.Since = (at - h.Age).Milliseconds() // below zero if it is from before the page
+		v.Since = (at - h.Age).Milliseconds() // negative: before the page began
 		if v.Since == 0 {
 			v.Since = 1
 		}
@@ -166,7 +166,8 @@ func viewWaiter(w driver.WaiterInfo, at time.Duration) waiterView {
 	return v
 }
 
-// viewDetail shows a row as far as that is of use to people.
+// viewDetail returns the view of a lock on its own, with at most maxQueue holders and
+// waiters.
 func viewDetail(r *row) detailView {
 	v := detailView{named: name(r.key), AsksFor: asksFor(r.key), Holders: []holderView{}, Waiters: []waiterView{}, Asked: []string{}}
 	for i, h := range r.lock.Holders {
@@ -186,9 +187,9 @@ func viewDetail(r *row) detailView {
 	return v
 }
 
-// steady returns before if a new look has found the same, but for times that differ by
-// less than their error: so they do not tremble, and a row that has not changed is not
-// sent again. Otherwise it returns now.
+// steady returns before if a new look found the same, except for times that differ by less
+// than their error: so times do not tremble, and an unchanged row is not sent again.
+// Otherwise it returns now.
 func steady(now, before *row) *row {
 	near := func(a, b int64) bool {
 		return a == b || a != 0 && b != 0 && max(a-b, b-a) < trembling.Milliseconds()
@@ -215,7 +216,7 @@ func steady(now, before *row) *row {
 	return before
 }
 
-// sameLock is steady for locks.
+// sameLock compares two looks at a lock, for steady.
 func sameLock(now, before *row) bool {
 	moved := now.at - before.at
 	near := func(a, b time.Duration) bool { return a >= 0 && (a-b).Abs() < trembling }
@@ -228,10 +229,10 @@ func sameLock(now, before *row) bool {
 	})
 }
 
-// trembling is by how much two looks at the same time of a store may differ.
+// trembling is the error of a time of the store: two looks may differ by that.
 const trembling = 150 * time.Millisecond
 
-// asksFor is the lock that a request named key asks for, as it is shown.
+// asksFor returns the lock whose release the request key asks for, or "". It is escaped.
 func asksFor(key string) string {
 	of, ok := strings.CutPrefix(key, baton.AskPrefix)
 	if !ok {
@@ -273,7 +274,7 @@ func recordRow(rec driver.Record, at time.Duration) *row {
 	}
 	if rec.Done || rec.Retry {
 		last = rec.Finished
-		if !rec.Began.IsZero() && last.After(rec.Began) { // by the clocks of two machines, perhaps
+		if !rec.Began.IsZero() && last.After(rec.Began) { // two machines may have set them, by different clocks
 			v.Took = max(1, last.Sub(rec.Began).Milliseconds())
 		}
 	}

@@ -18,33 +18,31 @@ import (
 )
 
 const (
-	// pageRows is how many rows a screen has.
 	pageRows = 50
 
 	// hottest is how many of the hottest keys are shown.
 	hottest = 5
 
-	// maxSent is how many events one frame has at most.
+	// maxSent is the largest number of events in one frame.
 	maxSent = 40
 
 	// frameEvery is the shortest time between two frames.
 	frameEvery = 100 * time.Millisecond
 
-	// heartbeat is the longest time between two frames: without one the browser knows
-	// that the connection is gone.
+	// heartbeat is the longest time between two frames. A browser without a frame for
+	// longer knows that the connection is gone.
 	heartbeat = 5 * time.Second
 
-	// recheck is how often it is looked whether the caller still may look.
+	// recheck is how often a stream authenticates its caller again.
 	recheck = 10 * time.Second
 )
 
-// look is what a browser wants to see.
 type look struct {
-	Kind   string `json:"kind"` // of the list, or "" for none
+	Kind   string `json:"kind"` // of the list; "": none
 	Prefix string `json:"prefix"`
-	Order  string `json:"order"` // one of orders, or "" for that by key
+	Order  string `json:"order"` // one of orders; "": by key
 	From   int    `json:"from"`  // the first row
-	Open   string `json:"open"`  // the lock that is shown in detail, or ""
+	Open   string `json:"open"`  // the lock in detail; "": none
 	Seq    int64  `json:"seq"`   // the last event that the browser has
 }
 
@@ -64,28 +62,28 @@ func (l look) check(kinds []string) error {
 	return nil
 }
 
-// listView says how a list is, beside its rows.
+// listView is the state of a list, without its rows.
 type listView struct {
-	Total int   `json:"total"` // of the rows that the caller may see
+	Total int   `json:"total"` // rows that the caller may see
 	From  int   `json:"from"`  // the first on the screen
 	More  bool  `json:"more,omitempty"`
 	Read  bool  `json:"read"` // it was read at least once
-	At    int64 `json:"at"`   // when it was read last
+	At    int64 `json:"at"`   // when the last read began
 	Took  int64 `json:"took"` // ms
 	Every int64 `json:"every"`
-	SoFar int64 `json:"soFar,omitempty"` // how many were read by now
+	SoFar int64 `json:"soFar,omitempty"` // rows read so far, during the first read
 }
 
-// hello is what a browser is told first.
+// hello is the first message to a browser.
 type hello struct {
 	Store  string   `json:"store"`
 	Kinds  []string `json:"kinds"`
 	Caller string   `json:"caller"`
-	Start  string   `json:"start"` // of this process: events have begun again if it is another one
+	Start  string   `json:"start"` // when this Page began: with another one the events begin again
 }
 
-// watch sends frames, one JSON object on each line, until the browser goes. A frame has
-// what has changed since the one before.
+// watch sends frames, one JSON object a line, until the browser goes. A frame has the
+// changes since the one before.
 func (p *Page) watch(w http.ResponseWriter, r *http.Request) {
 	var want look
 	who, ok := p.read(w, r, &want)
@@ -150,7 +148,7 @@ func (p *Page) watch(w http.ResponseWriter, r *http.Request) {
 		if p.cfg.Caller != nil && time.Since(asked) > recheck {
 			var err error
 			if s.who, err = p.cfg.Caller(r); err != nil {
-				return // the browser comes again, and is told why not
+				return // the browser connects again, and gets the reason
 			}
 			asked = time.Now()
 		}
@@ -164,14 +162,14 @@ type screen struct {
 	look   look
 	who    Caller
 
-	failed string            // what the store said last
-	sent   map[string][]byte // parts of frames
+	failed string            // the store's last error
+	sent   map[string][]byte // the last sent parts, by name
 	rows   map[string][]byte // of the list
 }
 
 func (s *screen) visible(key string) bool { return s.who.May(VerbList, key) == nil }
 
-// frame is a line with what has changed since the one before.
+// frame returns a line with the changes since the frame before.
 func (s *screen) frame() []byte {
 	p := s.page
 	parts := map[string]json.RawMessage{}
@@ -257,7 +255,7 @@ func (s *screen) frame() []byte {
 	return append(encode(parts), '\n')
 }
 
-// list returns the rows of l that are on the screen. The caller has locked the poller.
+// list returns the rows of l on the screen. poller.mu is locked.
 func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 	all := l.sort(s.look.Order)
 	if s.page.cfg.Caller != nil {
@@ -265,7 +263,7 @@ func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 	}
 	s.look.From = max(0, min(s.look.From, (len(all)-1)/pageRows*pageRows))
 	about = listView{Total: len(all), From: s.look.From, Read: l.rows != nil, At: l.at.Milliseconds(), Every: (l.due - l.at).Milliseconds()}
-	if s.visible(l.prefix) { // else it would tell of keys that the caller may not see
+	if s.visible(l.prefix) { // else these would tell of keys that the caller may not see
 		about.More, about.Took = l.more, l.took.Milliseconds()
 		if l.reading && l.rows == nil {
 			about.SoFar = l.soFar.Load()
@@ -285,8 +283,8 @@ func (s *screen) list(l *list) (shown []*row, about listView, hot []count) {
 	return all[s.look.From:min(s.look.From+pageRows, len(all))], about, hot
 }
 
-// encode makes JSON of a value of this package, which has nothing that JSON has not. A nil
-// slice is [], for the script of the page.
+// encode returns the JSON of a value of this package. A nil slice becomes [], for the
+// page's script.
 func encode(v any) []byte {
 	text, err := json.Marshal(jsonlist.Filled(v))
 	if err != nil {

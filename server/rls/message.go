@@ -14,7 +14,7 @@ import (
 	"github.com/batonhq/baton/server/rls/internal/rlsv1"
 )
 
-// request is what the rules are asked.
+// request returns the request for the rules.
 func request(in *rlsv1.RateLimitRequest) (r rules.Request, err error) {
 	refuse := func(format string, args ...any) (rules.Request, error) {
 		return r, connect.NewError(connect.CodeInvalidArgument, fmt.Errorf(format, args...))
@@ -50,8 +50,8 @@ func request(in *rlsv1.RateLimitRequest) (r rules.Request, err error) {
 	return r, nil
 }
 
-// limitOf is the limit that a request brings along. It counts as one of the file does with
-// the same unit.
+// limitOf returns the limit that a request brings along. It counts as one in the rules
+// with the same unit.
 func limitOf(own *rlsv1.RateLimitDescriptor_RateLimitOverride) (*rules.Limit, error) {
 	l := &rules.Limit{N: int64(own.GetRequestsPerUnit()), Algorithm: limits.FixedWindow}
 	n := time.Duration(1)
@@ -88,7 +88,7 @@ func limitOf(own *rlsv1.RateLimitDescriptor_RateLimitOverride) (*rules.Limit, er
 	return l, nil
 }
 
-// free allows n descriptors about which there are no rules.
+// free returns the response that allows n descriptors without rules.
 func free(n int) *rlsv1.RateLimitResponse {
 	out := &rlsv1.RateLimitResponse{OverallCode: rlsv1.RateLimitResponse_OK, Statuses: make([]*rlsv1.RateLimitResponse_DescriptorStatus, n)}
 	for i := range out.Statuses {
@@ -97,7 +97,7 @@ func free(n int) *rlsv1.RateLimitResponse {
 	return out
 }
 
-// response is what Envoy is told.
+// response returns the response for Envoy.
 func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 	out := free(len(d.Matches))
 	if !d.OK {
@@ -113,8 +113,8 @@ func (s *service) response(d rules.Decision) *rlsv1.RateLimitResponse {
 			status.LimitRemaining = math.MaxUint32
 			continue
 		}
-		k := m.Tightest()                                                    // callers are told nothing of shadows
-		if k < 0 || d.By == ratelimit.ByOpen || d.By == ratelimit.ByClosed { // nobody knows how the limit stands
+		k := m.Tightest()                                                    // shadow limits are not shown
+		if k < 0 || d.By == ratelimit.ByOpen || d.By == ratelimit.ByClosed { // the state of the limit is not known
 			continue
 		}
 		l, set := &m.Limits[k], m.Set[k]
@@ -153,7 +153,7 @@ func tighter(a, b *rlsv1.RateLimitResponse_DescriptorStatus) bool {
 	return a.GetLimitRemaining() < b.GetLimitRemaining()
 }
 
-// reset is when the caller has room again, or when all of it has come back, in seconds.
+// reset returns, in seconds, when a refused caller can retry, or when all hits are back.
 func reset(l *ratelimit.LimitResult) int64 {
 	if !l.OK && l.RetryAfter != ratelimit.Never {
 		return seconds(l.RetryAfter)
@@ -161,8 +161,8 @@ func reset(l *ratelimit.LimitResult) int64 {
 	return seconds(l.ResetAfter)
 }
 
-// seconds rounds up: Envoy tells clients whole seconds, rounded down, and they must not come
-// too early.
+// seconds rounds up, so that clients, which Envoy tells whole seconds, do not come too
+// early.
 func seconds(d time.Duration) int64 {
 	n := int64(d / time.Second)
 	if d%time.Second > 0 {
@@ -171,7 +171,7 @@ func seconds(d time.Duration) int64 {
 	return n
 }
 
-// unit is the period of a limit, UNKNOWN if Envoy has no name for it.
+// unit returns the period of a limit, or UNKNOWN if Envoy has no name for it.
 func unit(l *ratelimit.LimitResult, set rules.Limit) rlsv1.Unit {
 	switch set.Calendar {
 	case rules.Day:
@@ -198,7 +198,7 @@ func unit(l *ratelimit.LimitResult, set rules.Limit) rlsv1.Unit {
 	return rlsv1.Unit_UNKNOWN
 }
 
-// quotable is a name if Envoy can write it into a header, between quotes, and "" else.
+// quotable returns a name that Envoy can write into a header between quotes, and else "".
 func quotable(name string) string {
 	for i := range len(name) {
 		if c := name[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {

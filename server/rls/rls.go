@@ -22,66 +22,67 @@ import (
 // DefaultWithin is the default of Config.Within.
 const DefaultWithin = 25 * time.Millisecond
 
-// NoHeaders is a Config.Headers.
+// NoHeaders is a value of Config.Headers: no headers.
 const NoHeaders = "-"
 
 const (
 	procedure = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
-	// maxRequest is more than the headers of a request that Envoy lets through.
+	// maxRequest is the largest message, in bytes: more than the headers that Envoy lets
+	// through.
 	maxRequest = 256 << 10
 
-	// minCompress is longer than an answer about a few descriptors: to compress one takes
-	// longer than to decide.
+	// minCompress is larger than an answer about a few descriptors: to compress that would
+	// take longer than the decision.
 	minCompress = 1024
 
-	// maxDescriptors is more than a proxy sends, and is matched soon. Of those that match, only
-	// limits.MaxTakes can be decided at once.
+	// maxDescriptors is more than proxies send, and few enough to match quickly. At most
+	// limits.MaxTakes of the matches are decided at once.
 	maxDescriptors = 128
 
-	// maxWarned bounds what is remembered about callers that invent domains.
+	// maxWarned bounds the remembered domains, which callers can invent.
 	maxWarned = 100
 
 	// writeTimeout is how long a caller may take to read the answer. It counts from the
-	// request, because connect sends all of an answer before it returns.
+	// request, because connect writes the whole answer before it returns.
 	writeTimeout = 30 * time.Second
 )
 
-// Config is what New needs.
+// Config says what a service decides by. Only Limiter is required.
 type Config struct {
-	// Limiter decides, by the domains of its rules.
+	// Limiter decides, by the domains of its rules. Required.
 	Limiter *rules.Limiter
 
-	// Within is the longest time from a request's arrival to its answer, if the rules say
-	// what to do without the store. A caller that tells how long it waits has its answer
-	// after three quarters of that, if that is sooner: Envoy tells it, and waits for 20 ms
-	// unless it is configured. Defaults to 25 ms.
+	// Within is the longest time from a request's arrival to its answer, if the rules have
+	// an OnFailure. Callers with a deadline get the answer after three quarters of their
+	// time, if that is sooner. Envoy sends a deadline, 20 ms by default. Defaults to
+	// DefaultWithin.
 	Within time.Duration
 
-	// Headers is how the names of the headers begin that Envoy is asked to add to its
-	// response, such as "X-RateLimit-"; with NoHeaders there are none. Their ends are Limit,
-	// Remaining and Reset, as those of envoyproxy/ratelimit; a refusal has Retry-After,
-	// too. Defaults to "RateLimit-".
+	// Headers is the prefix of the headers that Envoy is asked to add to its response,
+	// such as "X-RateLimit-". The names end in Limit, Remaining and Reset, as those of
+	// envoyproxy/ratelimit. A refusal also has Retry-After. With NoHeaders there are none.
+	// Defaults to "RateLimit-".
 	Headers string
 
-	// May refuses callers: ctx is that of the request, and gives says that it gives back hits.
-	// Its error is the answer, Connect's with its code, any other as PermissionDenied.
-	// Defaults to none.
+	// May refuses callers. ctx is that of the request; gives says that the request gives
+	// back hits. The caller gets the error, with its code if it is a *connect.Error, and
+	// else as PermissionDenied. Several goroutines call May. Defaults to nil: all may.
 	May func(ctx context.Context, domain string, gives bool) error
 
-	// Logger is told about domains that the rules do not have, and about what the store
-	// answers if there is no decision: callers do not hear that. Defaults to silence.
+	// Logger gets warnings about domains without rules, and about errors of the store if
+	// there is no decision; callers do not see those. Defaults to silence.
 	Logger *slog.Logger
 }
 
-// New makes a handler, and tells the path for it. It speaks gRPC, so its server needs
-// HTTP/2: without TLS, http.Protocols.SetUnencryptedHTTP2.
+// New returns a handler and its path. The handler speaks gRPC, so its server needs HTTP/2:
+// without TLS, http.Protocols.SetUnencryptedHTTP2.
 func New(c Config) (path string, handler http.Handler) {
 	s := newService(c)
 	answer := connect.NewUnaryHandlerSimple(procedure, s.shouldRateLimit, connect.WithReadMaxBytes(maxRequest), connect.WithCompressMinBytes(minCompress))
 	return procedure, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// Connect would also read JSON, as any page in a browser can send it, and ignore
-		// what it does not know.
+		// Connect would also read JSON, which any page in a browser can send, and would
+		// ignore unknown fields.
 		kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 		if err != nil || kind != "application/grpc" && kind != "application/grpc+proto" {
 			http.Error(w, "this is a service for gRPC", http.StatusUnsupportedMediaType)
@@ -92,14 +93,14 @@ func New(c Config) (path string, handler http.Handler) {
 	})
 }
 
-// atOnce keeps connect from sending the parts of an answer one by one.
+// atOnce hides Flush from connect, so that the parts of an answer leave together.
 type atOnce struct{ http.ResponseWriter }
 
 type service struct {
 	Config
 
 	mu     sync.Mutex
-	warned map[string]bool // the domains that were told about
+	warned map[string]bool // domains with a warning
 }
 
 func newService(c Config) *service {
@@ -140,8 +141,8 @@ func (s *service) shouldRateLimit(ctx context.Context, in *rlsv1.RateLimitReques
 	return s.response(d), nil
 }
 
-// decide decides about what takes hits, and gives back what the others do. The status of
-// each is how it stands then.
+// decide gives back hits, and then decides about the other descriptors. Each status is the
+// one after that.
 func (s *service) decide(ctx context.Context, in *rlsv1.RateLimitRequest, r rules.Request) (rules.Decision, error) {
 	if r.Cost == 0 {
 		r.Cost = 1
@@ -170,7 +171,7 @@ func (s *service) decide(ctx context.Context, in *rlsv1.RateLimitRequest, r rule
 	return d, err
 }
 
-// within is how long the decision may take.
+// within returns how long the decision may take.
 func (s *service) within(ctx context.Context, began time.Time) time.Duration {
 	due := s.Within
 	if deadline, ok := ctx.Deadline(); ok {
@@ -179,7 +180,7 @@ func (s *service) within(ctx context.Context, began time.Time) time.Duration {
 	return due
 }
 
-// warn tells once about a domain that the rules do not have.
+// warn logs once that the rules do not have a domain.
 func (s *service) warn(ctx context.Context, unknown *rules.UnknownError) {
 	s.mu.Lock()
 	known := s.warned[unknown.Name] || len(s.warned) == maxWarned
@@ -192,8 +193,8 @@ func (s *service) warn(ctx context.Context, unknown *rules.UnknownError) {
 	}
 }
 
-// failed is the answer when there is no decision. What the store says may show where it
-// is: that goes to the log.
+// failed returns the caller's error if there is no decision. The text of a store's error
+// may show the store's address, so only the log gets it.
 func (s *service) failed(ctx context.Context, err error) error {
 	as := func(code connect.Code, text string) error {
 		return connect.NewError(code, errors.New(driver.Printable(text)))

@@ -28,7 +28,7 @@ import (
 	"github.com/batonhq/baton/ratelimit/rules"
 )
 
-// serving are the flags of "baton agent".
+// serving has the flags of "baton agent".
 type serving struct {
 	asking  // for --ttl
 	socket  string
@@ -42,7 +42,7 @@ type serving struct {
 	keep    time.Duration
 	page    string
 
-	uids []uint32 // after check; nil: all
+	uids []uint32 // set by check; nil: all users
 }
 
 func (a *app) agentCommand() *cobra.Command {
@@ -110,7 +110,7 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return does(func(ctx context.Context, _ []string) error {
-			a.speakUp() // what it says is a log
+			a.speakUp() // its messages are a log
 			if err := a.measure(cmd); err != nil {
 				return err
 			}
@@ -123,9 +123,9 @@ systemd is told when the agent is ready. Units are in deploy/systemd.
 	return cmd
 }
 
-// check refuses flags that make no sense, before anything is opened.
+// check refuses flags that make no sense. It needs no store.
 func (k *serving) check(cmd *cobra.Command) error {
-	if err := k.asking.check(cmd, "agent"); err != nil { // which has a --ttl only
+	if err := k.asking.check(cmd, "agent"); err != nil { // only its --ttl is a flag here
 		return err
 	}
 	if cmd.Flags().Changed("max-hold") && k.maxHold <= 0 {
@@ -174,7 +174,8 @@ func (k *serving) listen() (net.Listener, error) {
 		if err != nil {
 			return nil, &exit{Code: exitConfig, Err: err}
 		}
-		// Users of other hosts could connect, or all of this one: an abstract socket has no mode.
+		// Other sockets have no mode: users of other hosts, or all of this one, could
+		// connect.
 		if at := l.Addr(); at.Network() != "unix" || at.String() == "" || at.String()[0] == '@' {
 			l.Close()
 			return nil, &exit{Code: exitConfig, Err: fmt.Errorf("the socket of systemd is %s of the network %s: the agent needs ListenStream= with a path", safe(strconv.Quote(at.String())), at.Network())}
@@ -184,11 +185,10 @@ func (k *serving) listen() (net.Listener, error) {
 	return k.at.listen(k.socket)
 }
 
-// serveAgent answers clients until a signal comes.
 func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	sigs, stopSigs := listen(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	defer stopSigs()
-	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
+	pipe := make(chan os.Signal, 1) // a pipe whose reader has gone must not end the agent
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 	var file *rules.File
@@ -249,7 +249,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	}
 	of := baton.Config{TTL: k.ttl, Owner: owner, Logger: a.logger(), Events: a.told().Locks}
 	cfg.Once, err = once.New(store, once.Config{Keep: k.keep, Lock: of, Events: a.told().Once})
-	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without it the clients who ask are told
+	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without records the agent refuses once
 		return err
 	}
 	server, err := agent.New(locks, cfg)
@@ -285,7 +285,7 @@ func (a *app) serveAgent(ctx context.Context, k *serving) (err error) {
 	}
 }
 
-// users are what the users of the host may do. A nil *users lets all do everything.
+// users has what the users of the host may do. With a nil *users all may do everything.
 type users struct {
 	app  *app
 	path string
@@ -307,7 +307,7 @@ func (a *app) openUsers(k *serving, log *audit) (u *users, err error) {
 	return u, nil
 }
 
-// caller is for agent.Config.
+// caller returns the Caller of an agent.Config.
 func (u *users) caller() func(uid int64) (agent.Caller, error) {
 	if u == nil {
 		return nil
@@ -322,13 +322,12 @@ func (u *users) caller() func(uid int64) (agent.Caller, error) {
 	}
 }
 
-// audited is a caller whose denials are in the audit, and what is given back to limits.
+// audited is a role that tells the audit each denial, and what is given back to limits.
 type audited struct {
 	*roles.Role
 	log *audit
 }
 
-// May is that of the role.
 func (c audited) May(verb, key string) error {
 	err := c.Role.May(verb, key)
 	switch {
@@ -340,18 +339,18 @@ func (c audited) May(verb, key string) error {
 	return err
 }
 
-// reload reads the file again. It reports whether users may do something else now.
+// reload reads the file again. It reports whether roles have changed.
 func (u *users) reload() bool {
 	return u.app.reloadRoles(u.file, u.path, u.log)
 }
 
-// follow makes a limiter of a file of rules, and reloads them until ctx ends.
+// follow makes a limiter of a file of rules, and reloads the rules until ctx ends.
 func (a *app) follow(ctx context.Context, store driver.Store, file *rules.File) (*rules.Limiter, error) {
 	counts, ok := driver.As[limits.Store](store)
 	if !ok {
 		return nil, &exit{Code: exitConfig, Err: fmt.Errorf("--rules: store %s has no rate limits", store.Traits().Store)}
 	}
-	limiter, err := rules.New(counts, file.Rules(), // the store tells what it is asked
+	limiter, err := rules.New(counts, file.Rules(), // the store reports its own requests
 		ratelimit.Observe(a.told().Limits), ratelimit.Logger(a.loggerFrom(slog.LevelInfo)))
 	if err != nil {
 		return nil, &exit{Code: exitConfig, Err: err}
@@ -376,21 +375,22 @@ func (a *app) ready(l net.Listener, t driver.Traits) {
 	a.tellSupervisor("READY=1")
 }
 
-// tellSupervisor tells systemd, if it wants to know, a state.
+// tellSupervisor tells systemd a state, if this process is its service.
 func (a *app) tellSupervisor(state string) {
 	if err := systemd.Notify(state); err != nil {
 		a.complain("%s", safe(err.Error()))
 	}
 }
 
-// warner logs warnings even if the log was not asked for, unless --quiet was. It omits most
-// of those that are many: a store that fails does so at each call, and a client may cause
-// as many as it likes.
+// warner returns a log of warnings that --quiet turns off. Beyond a number in each second
+// it omits them: a failing store causes one at each call, and a client can cause any
+// number.
 func (a *app) warner() *slog.Logger {
 	return slog.New(&fewWarnings{Handler: a.loggerFrom(slog.LevelWarn).Handler(), warnings: newWarnings(maxFailures)})
 }
 
-// loggerFrom logs from a level on, even if the log was not asked for, unless --quiet was.
+// loggerFrom returns a log from a level on, which --quiet turns off. With --verbose it is
+// the whole log.
 func (a *app) loggerFrom(level slog.Level) *slog.Logger {
 	if a.verbose || a.quiet {
 		return a.logger()

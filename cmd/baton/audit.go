@@ -13,15 +13,15 @@ import (
 	"github.com/batonhq/baton/internal/roles"
 )
 
-// An audit is a logger for every break, every denial, every change of roles, and what is
-// given back to limits: each is a line of JSON. What clients cause at will are warnings.
+// An audit logs, as lines of JSON, each break, each denial, each change of roles, and what
+// is given back to limits. What clients can cause at will are warnings.
 type audit struct {
 	*slog.Logger
 	file *auditFile
 }
 
-// openAudit appends to the file at path, which only its owner can read if it is new. With
-// "-" it writes to standard error, and with "" nothing.
+// openAudit opens the file at path to append; a new file is readable for its owner only.
+// "-" is standard error, and "" no audit.
 func (a *app) openAudit(path string) (*audit, error) {
 	if path == "" {
 		return &audit{slog.New(slog.DiscardHandler), nil}, nil
@@ -36,8 +36,7 @@ func (a *app) openAudit(path string) (*audit, error) {
 	return &audit{slog.New(&fewWarnings{Handler: slog.NewJSONHandler(f, nil), warnings: newWarnings(maxDenials)}), f}, nil
 }
 
-// reopen goes on in the file that has the name now: the one before may have been renamed
-// to be archived.
+// reopen opens path again: the present file may have been renamed to be archived.
 func (l *audit) reopen() error {
 	if l.file == nil || l.file.path == "" {
 		return nil
@@ -45,7 +44,7 @@ func (l *audit) reopen() error {
 	return l.file.reopen()
 }
 
-// An auditFile tells once that it cannot be written.
+// An auditFile calls failed at the first of several failures to write.
 type auditFile struct {
 	path   string // "": standard error
 	failed func(error)
@@ -65,13 +64,13 @@ func (f *auditFile) reopen() error {
 	f.out = next
 	f.mu.Unlock()
 	if before, ok := before.(*os.File); ok {
-		_ = before.Close() // each line was written at once
+		_ = before.Close() // there is no buffer: each line was written
 	}
 	return nil
 }
 
-// Write writes a line. What a terminal would obey is escaped: in JSON that occurs in
-// strings only.
+// Write writes a line. It escapes what a terminal would obey, which in JSON occurs only in
+// strings.
 func (f *auditFile) Write(line []byte) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,30 +82,30 @@ func (f *auditFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// How many warnings of a kind and a caller have a line in one second. They cost those who
-// cause them nothing, and must not fill a disk.
+// How many warnings of one message and one caller are logged in a second. Warnings cost a
+// client nothing, and must not fill a disk.
 const (
 	maxDenials  = 100
 	maxFailures = 10
 )
 
-// warnings counts those of a second.
+// warnings counts the warnings of the present second.
 type warnings struct {
 	most int
 
 	mu      sync.Mutex
 	second  int64
-	n       map[string]int // by message and caller, so that those of one do not hide those of others
-	omitted int            // since the last line of a warning
+	n       map[string]int // by message and caller, so that one caller cannot hide the warnings of others
+	omitted int            // since the last warning that was logged
 }
 
 func newWarnings(most int) *warnings { return &warnings{most: most, n: make(map[string]int)} }
 
-// fewWarnings omits warnings beyond the bound, and says how many.
+// fewWarnings omits warnings beyond the bound. The next one says how many were omitted.
 type fewWarnings struct {
 	slog.Handler
 	*warnings
-	caller string // of the attributes that all records have
+	caller string // of the attributes of all records
 }
 
 func (h *fewWarnings) Handle(ctx context.Context, r slog.Record) error {
@@ -146,7 +145,7 @@ func (h *fewWarnings) WithGroup(name string) slog.Handler {
 	return &fewWarnings{h.Handler.WithGroup(name), h.warnings, h.caller}
 }
 
-// count counts one more, and reports whether it has a line.
+// count counts a warning, and reports whether to log it.
 func (w *warnings) count(of string, now time.Time) (omitted int, ok bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -162,7 +161,7 @@ func (w *warnings) count(of string, now time.Time) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// openRoles reads a file of roles, and shows the warnings about it.
+// openRoles reads a file of roles, and shows its warnings.
 func (a *app) openRoles(path string) (*roles.File, error) {
 	f, warnings, err := roles.Open(path)
 	if err != nil {
@@ -172,7 +171,7 @@ func (a *app) openRoles(path string) (*roles.File, error) {
 	return f, nil
 }
 
-// reloadRoles reads the file again. It reports whether there are other roles now.
+// reloadRoles reads the file again. It reports whether roles have changed.
 func (a *app) reloadRoles(f *roles.File, path string, log *audit) bool {
 	change, warnings, err := f.Reload()
 	if err != nil {
@@ -193,7 +192,7 @@ func (a *app) warnOf(path string, warnings []roles.Warning) {
 	}
 }
 
-// reopenAudit goes on in the file that has the name now.
+// reopenAudit calls reopen, and complains if that fails.
 func (a *app) reopenAudit(log *audit) {
 	if err := log.reopen(); err != nil {
 		a.complain("the audit goes on in the previous file: %s", safe(ofPage(err).Error()))

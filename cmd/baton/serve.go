@@ -36,7 +36,7 @@ import (
 	"github.com/batonhq/baton/server/rls"
 )
 
-// serverFlags are the flags of "baton serve".
+// serverFlags has the flags of "baton serve".
 type serverFlags struct {
 	listen   string
 	secret   string
@@ -48,21 +48,21 @@ type serverFlags struct {
 	rules    []string
 	audit    string
 	drain    time.Duration
-	drains   bool // also if nobody has asked for readiness
+	drains   bool // --drain was given: drain even if no client asked for readiness
 	socket   string
 	at       socketFlags
 	plain    bool
 	trusted  []string
-	proxies  remote.Addresses // after check
+	proxies  remote.Addresses // set by check
 }
 
-// failAfter is how long a store may take to decide, where a rule does not say.
+// failAfter is how long a store may take for a decision by rules without an on_failure.
 const failAfter = 500 * time.Millisecond
 
 // readTimeout is how long a client may take to read the metrics.
 const readTimeout = 30 * time.Second
 
-// callsFor is how long calls that are under way may take when the server is stopped.
+// callsFor is how long calls under way may take after the server was stopped.
 const callsFor = 10 * time.Second
 
 func (a *app) serveCommand() *cobra.Command {
@@ -128,7 +128,7 @@ a caller gives back to a limit.
 	_ = cmd.RegisterFlagCompletionFunc("rules", cobra.FixedCompletions([]string{"yaml", "yml"}, cobra.ShellCompDirectiveFilterFileExt))
 	f.DurationVar(&k.drain, "drain", 5*time.Second, "how long /readyz says no before a server that is stopped closes its port")
 	cmd.RunE = does(func(ctx context.Context, _ []string) error {
-		a.speakUp() // what it says is a log
+		a.speakUp() // its messages are a log
 		if err := k.check(f); err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ a caller gives back to a limit.
 	return cmd
 }
 
-// check refuses flags that make no sense, before anything is opened.
+// check refuses flags that make no sense. It needs no store.
 func (k *serverFlags) check(f *pflag.FlagSet) error {
 	k.drains = f.Changed("drain")
 	path, unix := strings.CutPrefix(k.listen, "unix:")
@@ -180,11 +180,10 @@ func (k *serverFlags) check(f *pflag.FlagSet) error {
 	return nil
 }
 
-// serve answers calls until a signal comes.
 func (a *app) serve(ctx context.Context, k *serverFlags) error {
 	sigs, stopSigs := listen(syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	defer stopSigs()
-	pipe := make(chan os.Signal, 1) // a reader of our messages that has ended must not end it
+	pipe := make(chan os.Signal, 1) // a pipe whose reader has gone must not end the server
 	signal.Notify(pipe, syscall.SIGPIPE)
 	defer signal.Stop(pipe)
 	watch := ownfile.NewWatch(k.roles, k.secret, k.cert, k.key, k.clientCA)
@@ -266,7 +265,7 @@ func (a *app) serve(ctx context.Context, k *serverFlags) error {
 
 const noStoreYet = "the store has not been reached since the server was started"
 
-// front answers calls. The store may come later than they do.
+// front answers requests also before the store was reached.
 type front struct {
 	atomic.Pointer[http.ServeMux]
 	leaving atomic.Bool
@@ -274,7 +273,7 @@ type front struct {
 
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if f.leaving.Load() {
-		w.Header().Set("Connection", "close") // the client's next one may lead to another server
+		w.Header().Set("Connection", "close") // the client's next connection may lead to another server
 	}
 	switch mux := f.Load(); {
 	case mux != nil:
@@ -283,13 +282,13 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "ok\n")
 	case r.URL.Path == "/readyz":
 		server.Readiness(w, r, noStoreYet)
-	default: // to clients of connect, of gRPC, and to Envoy this means: unavailable
+	default: // clients of connect and gRPC, and Envoy, read this as unavailable
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, noStoreYet, http.StatusServiceUnavailable)
 	}
 }
 
-// shutDown ends the server: calls that wait are answered, and then connections are closed.
+// shutDown answers the waiting calls, and then closes connections.
 func (a *app) shutDown(ctx context.Context, s *server.Server, h *http.Server) error {
 	ctx, cancel := context.WithTimeout(ctx, callsFor)
 	defer cancel()
@@ -297,23 +296,23 @@ func (a *app) shutDown(ctx context.Context, s *server.Server, h *http.Server) er
 		a.complain("calls are under way after %v: their clients are cut off", callsFor)
 	}
 	if err := h.Shutdown(ctx); err != nil {
-		_ = h.Close() // what is left ends with the process
+		_ = h.Close() // other connections end with the process
 	}
 	return nil
 }
 
-// served is what the files of the flags say.
+// served has the content of the files that the flags name.
 type served struct {
 	flags   *serverFlags
 	door    *httpguard.Door
 	roles   *roles.File    // nil: none
 	rules   *rules.File    // nil: none
 	secrets [][]byte       // nil: none
-	server  *server.Server // nil: the store is not there yet
+	server  *server.Server // nil: the store was not reached yet
 	log     *audit
 }
 
-// openServed reads all files, before anything listens.
+// openServed reads all files. It listens nowhere.
 func (a *app) openServed(k *serverFlags) (*served, error) {
 	f := &served{flags: k}
 	var err error
@@ -344,7 +343,8 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 		}
 	}
 	if len(k.rules) > 0 {
-		// A store that fails is no error for callers of limits: each server decides alone then.
+		// A failing store is no error for callers of limits: then each server decides
+		// alone.
 		alone := rules.Failure{By: ratelimit.ByLocal, After: failAfter, Instances: 1}
 		if f.rules, err = rules.OpenOr(alone, k.rules...); err != nil {
 			return nil, &exit{Code: exitConfig, Err: ofRules(err)}
@@ -353,7 +353,6 @@ func (a *app) openServed(k *serverFlags) (*served, error) {
 	return f, nil
 }
 
-// listen listens where the flags say.
 func (f *served) listen() (net.Listener, error) {
 	if f.flags.socket != "" {
 		l, err := f.flags.at.listen(f.flags.socket)
@@ -369,7 +368,7 @@ func (f *served) listen() (net.Listener, error) {
 	return l, nil
 }
 
-// doorError says which flags make a door unsafe, and which file is wrong.
+// doorError says which flags make a door unsafe, or which file is wrong.
 func doorError(err error) error {
 	if of, ok := errors.AsType[*httpguard.UnsafeError](err); ok {
 		flags := strings.NewReplacer("a certificate and its key", "--tls-cert and --tls-key",
@@ -383,7 +382,7 @@ func doorError(err error) error {
 	return err
 }
 
-// readSecrets reads the secrets of all servers of a store, of which each is a line.
+// readSecrets reads the secrets that all servers of a store share, one a line.
 func readSecrets(path string) (all [][]byte, err error) {
 	text, err := ownfile.Read(path, 4096, true)
 	if err != nil {
@@ -395,7 +394,7 @@ func readSecrets(path string) (all [][]byte, err error) {
 		if err != nil || len(secret) < 32 {
 			return nil, fmt.Errorf("line %d has no 32 bytes or more in Base64: make it by head -c 32 /dev/urandom | base64", i+1)
 		}
-		if len(line) == 76 && i < len(lines)-1 { // base64 breaks lines there
+		if len(line) == 76 && i < len(lines)-1 { // base64 breaks lines at this length
 			return nil, fmt.Errorf("line %d may be the beginning of a longer secret: write one without line breaks, base64 -w0", i+1)
 		}
 		all = append(all, secret)
@@ -403,7 +402,7 @@ func readSecrets(path string) (all [][]byte, err error) {
 	return all, nil
 }
 
-// servedBy makes what answers calls.
+// servedBy makes the server of a store, and the mux of everything that it answers.
 func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown *textfile.Metrics) (*server.Server, *http.ServeMux, error) {
 	cfg := server.Config{
 		Store: store, Audit: f.log.Logger,
@@ -433,7 +432,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	mux.Handle("GET /metrics", s.Guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTimeout))
 		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_, _ = w.Write(shown.Text()) // a client that is gone needs no answer
+		_, _ = w.Write(shown.Text()) // a client that has gone needs no answer
 	})))
 	if cfg.Limits != nil {
 		may := func(ctx context.Context, domain string, gives bool) error {
@@ -449,8 +448,8 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	return s, mux, nil
 }
 
-// pageOf makes the page, for browsers, and mounts it. The document itself has nothing of
-// the store: it asks for an access token if one is needed.
+// pageOf makes the page for browsers, and mounts it. The document has no data; it asks for
+// an access token if one is needed.
 func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *http.ServeMux) (*page.Page, error) {
 	cfg := page.Config{
 		Locks: locks, Recent: a.recent, Logger: f.log.Logger,
@@ -459,7 +458,7 @@ func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *ht
 	cfg.Limits, _ = driver.As[limits.Lister](store)
 	var err error
 	cfg.Once, err = once.New(store, once.Config{})
-	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without it the page shows no operations
+	if err != nil && !errors.Is(err, baton.ErrUnsupported) { // without records the page shows no operations
 		return nil, err
 	}
 	p, err := page.New(cfg)
@@ -471,7 +470,7 @@ func (a *app) pageOf(locks *baton.Locker, store driver.Store, f *served, mux *ht
 	return p, nil
 }
 
-// serves says that the server is there, and what is not as users may think.
+// serves says that the server is ready, and warns of what users may not expect.
 func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	if !t.Processes {
 		a.say("store %s is not shared with other processes: only the clients of this server exclude each other", t.Store)
@@ -502,7 +501,7 @@ func (a *app) serves(l net.Listener, t driver.Traits, f *served) {
 	a.tellSupervisor("READY=1")
 }
 
-// hangUp does what the signal HUP does, until ctx ends.
+// hangUp returns a function that acts like the signal HUP, until ctx ends.
 func hangUp(ctx context.Context, sigs chan<- os.Signal) func() {
 	return func() {
 		select {
@@ -512,7 +511,8 @@ func hangUp(ctx context.Context, sigs chan<- os.Signal) func() {
 	}
 }
 
-// reloadServed reads again what a HUP is for. What cannot be read stays as it is.
+// reloadServed reads files again, at HUP. A file that cannot be read leaves the previous
+// content in use.
 func (a *app) reloadServed(f *served) {
 	a.reopenAudit(f.log)
 	if f.roles != nil {

@@ -57,7 +57,7 @@ begins with decides.
 		if err != nil {
 			return err
 		}
-		if err := roles.CheckName(args[0]); err != nil { // it is not repeated: it may be a secret
+		if err := roles.CheckName(args[0]); err != nil { // the error does not repeat the name, which may be a secret
 			return usage("NAME: %w", err)
 		}
 		token := newAccessToken()
@@ -92,11 +92,11 @@ begins with decides.
 	return cmd
 }
 
-// newAccessToken draws an access token. It begins with a word by which programs that look
-// for secrets in the wrong places can find it.
+// newAccessToken returns a random access token. It begins with a word that scanners for
+// leaked secrets can find.
 func newAccessToken() string {
 	var random [32]byte
-	_, _ = rand.Read(random[:]) // does not fail
+	_, _ = rand.Read(random[:]) // never fails
 	return "baton_" + base64.RawURLEncoding.EncodeToString(random[:])
 }
 

@@ -254,8 +254,8 @@ func (h *host) eventually(what string, happened func() bool) {
 	}
 }
 
-// as runs f on a thread that acts as another user, who may connect to what that user may.
-// Root alone can do that: it reports whether it was done.
+// as runs f on a thread that acts as another user. Only root can do that: as reports
+// whether it did.
 func as(t *testing.T, uid int, f func()) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {

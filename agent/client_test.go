@@ -103,7 +103,7 @@ func newHostAt(t *testing.T, cfg Config, l net.Listener, dial func() net.Conn) *
 	return h
 }
 
-// A line is an answer as clients get it.
+// A reply is an answer as clients get it.
 type reply struct {
 	ID          int64             `json:"id"`
 	OK          bool              `json:"ok"`

@@ -107,7 +107,8 @@ func TestRefusalTellsTheHolder(t *testing.T) {
 	})
 }
 
-// When the roles change, a user keeps no lock and no position that is not for him any more.
+// After a change of the roles a user keeps no lock and no position that the new roles
+// deny.
 func TestRolesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newFullHost(t)

@@ -295,8 +295,8 @@ func TestRemainingCountsFromTheRequest(t *testing.T) {
 	})
 }
 
-// believed demands that a client which sent its request at the time given believes in its
-// lock for less long than the store keeps it.
+// believed fails the test unless a client that sent its request at sent considers itself
+// the holder for a shorter time than the store.
 func (h *host) believed(t *testing.T, key string, sent time.Time, r reply) {
 	t.Helper()
 	holders := h.store.Holders(key)

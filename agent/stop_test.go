@@ -145,7 +145,8 @@ func TestStopReleasesAll(t *testing.T) {
 	})
 }
 
-// The agent is stopped: no session is left that could be granted what another one gives back.
+// A stopping agent shuts all sessions before any of them can be granted a lock that
+// another gives back.
 func TestStopShutsAllSessionsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newHost(t, Config{})

@@ -51,8 +51,8 @@ func (c *ending) Name() string {
 
 func (*ending) May(verb, key string) error { return nil }
 
-// A client that ends its half of the connection can still read. If it is told that it has
-// the lock, it has it.
+// A client that closes its half of the connection can still read. If it is told that it
+// has the lock, it has the lock.
 func TestHalfClosed(t *testing.T) {
 	t.Parallel()
 	store := &granting{Store: memstore.New()}

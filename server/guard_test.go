@@ -279,8 +279,8 @@ func (f *fussy) Acquire(ctx context.Context, r driver.Request) (driver.Grant, er
 	return f.Store.Acquire(ctx, r)
 }
 
-// Readiness asks for what clients ask: a store that answers and grants nothing is not
-// ready, and says why, if a server has said it. Clients are told the same.
+// Readiness takes a lock, as clients do: a store that answers and grants nothing is not
+// ready. The reason is the store's, if it gave one. Clients are told the same.
 func TestReadyIfLocksAreGranted(t *testing.T) {
 	t.Parallel()
 	store := &fussy{Store: memstore.New()}

@@ -154,7 +154,8 @@ func TestKeysAreWaitedFor(t *testing.T) {
 	}
 }
 
-// A client that was killed is cleared away by the name of its instance, and nobody else is.
+// ReleaseAll releases the leases of a killed client by the name of its instance, and no
+// others.
 func TestReleaseAll(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func() driver.Store) {
@@ -393,7 +394,7 @@ func TestStreamOfChangedRole(t *testing.T) {
 	})
 }
 
-// A client that has looked for as long as it wanted to is no failure of the store.
+// The end of an observer's deadline is no failure of the store.
 func TestObserverHasDeadline(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

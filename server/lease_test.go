@@ -20,8 +20,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// remaining_ms counts from the client's send, and so has the time in it that the call
-// waited.
+// remaining_ms counts from when the client sent its call, so it includes the wait.
 func TestTheWaitIsInWhatRemains(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -57,7 +56,7 @@ func TestTheWaitIsInWhatRemains(t *testing.T) {
 	})
 }
 
-// slow is a store whose answers are long under way, as long as delay says.
+// slow is a store with slow answers.
 type slow struct {
 	driver.Locks
 	mu     sync.Mutex
@@ -116,8 +115,8 @@ func (s *slow) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration) [
 
 func (s *slow) Unwrap() driver.Locks { return s.Locks }
 
-// Whatever the answers of the store take, what a client believes ends before the lock can
-// be another's.
+// With answers of any delay, the client's lease ends before the store grants the lock to
+// another holder.
 func TestBeliefEndsBeforeTheLease(t *testing.T) {
 	t.Parallel()
 	for _, d := range []time.Duration{0, 100 * time.Millisecond, 400 * time.Millisecond, time.Second} {
@@ -176,8 +175,7 @@ func TestLateGrantIsRenewed(t *testing.T) {
 	})
 }
 
-// What the store pushes is short, and of an unknown age: it is renewed before the client
-// hears of it.
+// A pushed grant is short, and of unknown age: it is renewed before the client gets it.
 func TestPushIsConfirmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -203,8 +201,8 @@ func TestPushIsConfirmed(t *testing.T) {
 	})
 }
 
-// A client that goes away leaves nothing if it cannot ask again, and if it can, what it
-// got stays until it has run out.
+// What a client without an op got is released when the client has gone. With an op it
+// stays until it expires.
 func TestVanishedClient(t *testing.T) {
 	t.Parallel()
 	for _, op := range []string{"", someOp} {
@@ -402,7 +400,7 @@ func TestStoreOutOfReach(t *testing.T) {
 	})
 }
 
-// A server that is stopped answers all who wait, and takes nobody's lease.
+// A stopping server answers all waiting calls, and releases no lease.
 func TestShutdown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -501,8 +499,8 @@ func (s *spied) Break(ctx context.Context, key string, grants ...string) (int, e
 	return 0, ctx.Err()
 }
 
-// A client that is told that it waits has its position from then on for as long as the
-// API says, also if the store is slow to show who has the lock.
+// The position of a client that is told that it waits is fresh, also if the store is slow
+// to tell the holder.
 func TestPositionIsFreshInTheAnswer(t *testing.T) {
 	t.Parallel()
 	for _, wait := range []uint32{1000, 1150, 1300} {
@@ -547,7 +545,7 @@ func (s *demoting) Renew(ctx context.Context, c []driver.Claim, ttl time.Duratio
 	return r
 }
 
-// A grant that became a position is waited for under its own ID: another one would stand
+// A grant that became a position is waited for under its own ID: a new ID would queue
 // behind it.
 func TestGrantThatBecomesAPosition(t *testing.T) {
 	t.Parallel()

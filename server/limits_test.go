@@ -53,8 +53,8 @@ const tokenRules = `rules:
 - {name: few, requests: 3, period: 1h}
 `
 
-// Looking takes nothing, what is given back can be taken again, and an estimate is settled
-// once, however often and at whatever server.
+// A look takes nothing, and what is given back can be taken again. An estimate is settled
+// once, however often and at any server.
 func TestLooksGivesBackAndSettles(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, open func() driver.Store) {
@@ -119,8 +119,8 @@ func TestLooksGivesBackAndSettles(t *testing.T) {
 	})
 }
 
-// The verb limit alone gives back nothing but the rest of an own reservation: what counts may
-// have been taken by others.
+// With the verb limit alone a caller gives back nothing but the rest of its own
+// reservation: others may have taken the rest of the limit.
 func TestGivingBackNeedsItsVerb(t *testing.T) {
 	t.Parallel()
 	addr := named(t, memstore.New(), `rules: [{name: all, requests: 10, period: 1h, for_all: true}, {name: own, requests: 10, period: 1h}]`)

@@ -26,7 +26,7 @@ import (
 
 const secret = "a secret of all replicas"
 
-// someone may do what no test forbids.
+// someone may do everything that a test does not forbid.
 type someone struct {
 	name   string
 	forbid func(verb, key string) bool
@@ -41,7 +41,7 @@ func (c someone) May(verb, key string) error {
 	return nil
 }
 
-// replica is a server of which all with the same store are replicas.
+// replica returns a server. All servers over the same store are replicas of each other.
 func replica(t *testing.T, store driver.Locks, change ...func(*Config)) *Server {
 	t.Helper()
 	cfg := Config{Store: store, Secret: []byte(secret)}
@@ -55,7 +55,7 @@ func replica(t *testing.T, store driver.Locks, change ...func(*Config)) *Server 
 	return s
 }
 
-// as is the context of a call by c.
+// as returns the context of a call by c.
 func as(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callKey{}, &call{caller: c, again: func() (Caller, error) { return c, nil }, clear: func() {}, within: func(time.Duration) {}})
 }
@@ -71,7 +71,7 @@ func (s *Server) acquire(ctx context.Context, r *batonv1.AcquireRequest) (*baton
 	return res, nil
 }
 
-// held acquires, and fails the test if the answer is not HELD.
+// held acquires a lock, and fails the test without one.
 func (s *Server) held(t *testing.T, r *batonv1.AcquireRequest) *batonv1.AcquireResponse {
 	t.Helper()
 	res, err := s.acquire(t.Context(), r)

@@ -51,8 +51,8 @@ func TestOpOfAnotherKind(t *testing.T) {
 	}
 }
 
-// A request that is late does not shorten a lease that its client was told of: all that
-// ask for a lease have the TTL that it has.
+// A late request does not shorten a lease that its client was told of: all requests for a
+// lease have its TTL.
 func TestLateRequestShortensNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -24,8 +24,8 @@ func frame(w io.Writer, kind, flags byte, stream uint32, payload []byte) error {
 	return err
 }
 
-// A client of HTTP/2 that answers pings and takes no data, as its window says, does not
-// keep what was to be sent for ever. It needs no credentials for that.
+// An HTTP/2 client that answers pings but has a closed window does not keep an answer in
+// memory for ever. Such a client needs no credentials.
 func TestAnswersThatNobodyTakes(t *testing.T) {
 	t.Parallel()
 	s := replica(t, memstore.New(), func(c *Config) {
@@ -117,7 +117,7 @@ func (s *stalled) Renew(ctx context.Context, c []driver.Claim, ttl time.Duration
 	return s.Store.Renew(ctx, c, ttl)
 }
 
-// Who asks whether the server is ready does not wait for others who ask.
+// A readiness probe does not wait for another one.
 func TestReadyWhileAnotherAsks(t *testing.T) {
 	t.Parallel()
 	store := stall()
@@ -156,7 +156,7 @@ func TestReadyWhileAnotherAsks(t *testing.T) {
 	}
 }
 
-// One caller cannot have any number of calls under way, also of those that do not wait.
+// The calls of one caller are bounded, also those that do not wait.
 func TestCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	store := stall()

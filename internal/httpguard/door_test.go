@@ -135,7 +135,7 @@ func TestCaller(t *testing.T) {
 	}
 }
 
-// A caller that is removed while its request is under way is none any more.
+// A caller that is removed during its request is unknown from then on.
 func TestCallerThatIsRemoved(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "roles")
@@ -174,8 +174,8 @@ func TestCallerThatIsRemoved(t *testing.T) {
 	}
 }
 
-// A proxy sends what the browser of its user has sent, and so what another site's page
-// caused. What it asks is let through, and nothing else.
+// A proxy repeats headers that another site's page can cause. Its own question is let
+// through, and no other request with them.
 func TestProxied(t *testing.T) {
 	t.Parallel()
 	d, err := New(Config{Address: "127.0.0.1:0", Proxied: func(r *http.Request) bool { return r.URL.Path == "/v1/limit" }})
@@ -275,8 +275,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// Behind a proxy that is believed, its clients share the connections, and not the proxy and
-// others.
+// The clients of a believed proxy are bounded each by its address, and the proxy is not.
 func TestConnectionsOfProxyAreBounded(t *testing.T) {
 	t.Parallel()
 	proxies := remote.Addresses{V4: 32, V6: 128, Form: remote.XForwardedFor, Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}

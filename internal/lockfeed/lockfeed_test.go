@@ -64,8 +64,8 @@ func held(key, grant string, waiters ...string) driver.KeyInfo {
 	return k
 }
 
-// A feed tells what stood at its begin, each change, that the store is silent, and what has
-// changed meanwhile; and it ends.
+// A feed tells the state at its beginning, each change, that the store is silent, and what
+// changed meanwhile. Then it ends.
 func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &listing{keys: []driver.KeyInfo{held("a", "1", "w"), held("b", "2")}}
@@ -135,8 +135,8 @@ func TestFollow(t *testing.T) {
 	})
 }
 
-// The readers of a prefix cost the store what one costs, each is told what stood after it had
-// come, and nobody looks when the last has gone.
+// The readers of one prefix share the looks. Each gets the state after it came, and the
+// looks end with the last reader.
 func TestReadersShareLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &listing{}
@@ -215,8 +215,8 @@ func TestUnknownIsMissed(t *testing.T) {
 	})
 }
 
-// A reader is heard of once a second, however long a look takes, and one that has missed
-// events is told all that stands.
+// tell is called once a second, however long a look takes. A reader that has missed events
+// gets the whole state.
 func TestFollowOfSlowStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &listing{takes: 20 * time.Second, keys: []driver.KeyInfo{held("a", "1")}}

@@ -16,7 +16,7 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// grants are those of the holders that a person sees.
+// grants returns the grants of the holders that a person sees.
 func (s *site) grants(t *testing.T, key string) []string {
 	t.Helper()
 	info, err := s.others.Inspect(t.Context(), key)
@@ -26,8 +26,8 @@ func (s *site) grants(t *testing.T, key string) []string {
 	return info.Grants()
 }
 
-// A holder that has the owner of the one that was seen, and no token to tell it by, is not
-// broken in its place, nor asked.
+// A later holder with the same owner, and without a token, is neither broken nor asked in
+// place of the holder that the person saw.
 func TestActsOnTheNextGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, nil)

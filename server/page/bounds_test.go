@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// One caller leaves streams for the others.
+// The streams of one caller are bounded, so that others get some.
 func TestTooManyBrowsersOfACaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, func(c *Config) { c.Caller = teams })
@@ -28,7 +28,7 @@ func TestTooManyBrowsersOfACaller(t *testing.T) {
 	})
 }
 
-// What a store says is for those who may see all, and so is how much it has.
+// Text of a store, and the size of a list, are for callers who may see everything.
 func TestWhatIsNotForAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &journal{}

@@ -228,7 +228,7 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
-// Neither is that of a request that is refused at once.
+// A slow body of a request that is refused at once is not waited for either.
 func TestSlowBodyThatIsRefused(t *testing.T) {
 	t.Parallel()
 	s := inMemory(t, func(c *Config) { c.Hosts = Loopback })
@@ -253,7 +253,7 @@ func TestSlowBodyThatIsRefused(t *testing.T) {
 	}
 }
 
-// What an enemy has chosen is sent as text that can be seen.
+// Text that an attacker chose is sent with its invisible characters escaped.
 func TestEnemy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, nil)

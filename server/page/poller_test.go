@@ -78,7 +78,7 @@ func (s *slow) counts() (lists, inspected int) {
 	return s.lists, s.inspected
 }
 
-// The store is asked only while somebody looks.
+// The store is asked only while there are viewers.
 func TestNobodyLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slow{Store: memstore.New(), list: 10 * time.Millisecond, inspect: time.Millisecond}
@@ -106,7 +106,7 @@ func TestNobodyLooks(t *testing.T) {
 	})
 }
 
-// However many look at however many lists, lists are read for a tenth of the time at most,
+// With any number of viewers and lists, lists are read for a tenth of the time at most,
 // one at a time.
 func TestTenthOfTheTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestTenthOfTheTime(t *testing.T) {
 	})
 }
 
-// What another process does to a lock on the screen is seen within a second, even if the
-// list takes long; and what this process does, at once.
+// A change by another process to a lock on the screen is seen within a second, even if the
+// list takes long; a change by this process is seen at once.
 func TestChangesAreSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slow{Store: memstore.New(), inspect: 300 * time.Microsecond}
@@ -189,7 +189,7 @@ func TestChangesAreSeen(t *testing.T) {
 	})
 }
 
-// What has not changed is not sent again, though its time goes on.
+// A row that has not changed is not sent again, although its times go on.
 func TestOnlyChangesAreSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, nil)
@@ -287,7 +287,7 @@ func TestLimitsAndRecords(t *testing.T) {
 	})
 }
 
-// A store that fails is said to fail, and what was known stays.
+// An error of the store is shown, and the rows stay.
 func TestStoreFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &slow{Store: memstore.New()}
@@ -312,7 +312,7 @@ func TestStoreFails(t *testing.T) {
 	})
 }
 
-// What is usual does not push out what is not, and events are in order.
+// Usual events do not push out others, and events are in order.
 func TestEventsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := inMemory(t, nil)

@@ -64,8 +64,8 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// usedWords finds the words in the page and in its script. A word that is put together
-// stands for all that begin so.
+// usedWords finds the words in the page and in its script. The beginning of a word that
+// the script puts together counts for all words with that beginning.
 func usedWords(page, script string) map[string]bool {
 	used := map[string]bool{}
 	add := func(text, pattern string) {

@@ -38,8 +38,8 @@ func limiter(t testing.TB, store limits.Store, text string) *rules.Limiter {
 	return l
 }
 
-// serving is a service whose store decides, however busy the machine is, unless c says
-// how long an answer may take.
+// serving returns a service. It waits for the store's decision even on a busy machine,
+// unless c sets a time.
 func serving(t testing.TB, c Config, store limits.Store, text string) *service {
 	t.Helper()
 	c.Within = cmp.Or(c.Within, time.Minute)
@@ -357,7 +357,7 @@ func serve(t *testing.T, c Config) (url string, client *http.Client) {
 	return server.URL, &http.Client{Transport: transport}
 }
 
-// Who may not is refused before anything is decided.
+// A caller without the right is refused before any decision.
 func TestMay(t *testing.T) {
 	t.Parallel()
 	var asked []string

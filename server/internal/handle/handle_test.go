@@ -107,8 +107,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// What two callers, two keys or two ops ask for never meets, and neither do two kinds of
-// lock, or two TTLs.
+// The IDs of two callers, two keys, two ops, two kinds of lock or two TTLs always differ.
 func TestClaimIDsDiffer(t *testing.T) {
 	t.Parallel()
 	k := testKeys(t, "0123456789abcdef")

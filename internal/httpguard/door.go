@@ -40,7 +40,7 @@ type Config struct {
 	// mesh: then callers with access tokens are served without TLS on every address.
 	Plaintext bool
 
-	// Proxies are believed when they tell the address of their client, by the PROXY
+	// Proxies are trusted when they tell the address of their client, by the PROXY
 	// protocol or by X-Forwarded-For: that address becomes the RemoteAddr of requests.
 	// Defaults to none.
 	Proxies remote.Addresses
@@ -64,7 +64,7 @@ type Config struct {
 	Open []string
 
 	// MaxConns is the largest number of connections, half of them from one address. A
-	// connection of a believed proxy counts under the address that it tells by the PROXY
+	// connection of a trusted proxy counts under the address that it tells by the PROXY
 	// protocol, or under none. Defaults to 10000.
 	MaxConns int
 
@@ -146,7 +146,7 @@ func (d *Door) Listen() (net.Listener, error) {
 	return d.Over(l), nil
 }
 
-// Over bounds the connections of a listener, and reads the PROXY header of believed
+// Over bounds the connections of a listener, and reads the PROXY header of trusted
 // proxies.
 func (d *Door) Over(l net.Listener) net.Listener {
 	believed := func(peer, at net.Addr) bool {
@@ -183,7 +183,7 @@ func (l *tellers) Accept() (net.Conn, error) {
 // proxyTimeout is how long a proxy may take to send its PROXY header.
 const proxyTimeout = 5 * time.Second
 
-// remote returns the client's address, as far as proxies are believed.
+// remote returns the client's address, as far as proxies are trusted.
 func (d *Door) remote(r *http.Request) string {
 	peer, _ := remote.Node(r.RemoteAddr)
 	local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr)

@@ -275,7 +275,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	}
 }
 
-// The clients of a believed proxy are bounded each by its address, and the proxy is not.
+// The clients of a trusted proxy are bounded each by its address, and the proxy is not.
 func TestConnectionsOfProxyAreBounded(t *testing.T) {
 	t.Parallel()
 	proxies := remote.Addresses{V4: 32, V6: 128, Form: remote.XForwardedFor, Trusted: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}}

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/lab/markup"
 )
 
-// wide is how wide a picture is, in pixels.
+// wide is the width of a picture in pixels.
 const wide = 760
 
 // PictureName is the name of the file of a question's picture.
@@ -21,8 +21,8 @@ func PictureName(question string, l language.Language) string {
 	return question + "." + string(l) + ".svg"
 }
 
-// Draw writes the record's picture as SVG, in a language. It depends on
-// nothing else, and follows the reader's choice of light or dark.
+// Draw writes the record's picture as an SVG file that needs no other file. It follows the
+// reader's choice of light or dark.
 func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
 	c := &canvas{m: markup.New(w), in: l, wide: wide}
 	var body func()
@@ -58,9 +58,9 @@ func (r *Record) Draw(w io.Writer, title string, l language.Language) error {
 	return c.m.Flush()
 }
 
-// Style is that of all pictures. The colours of what happens are those of Okabe and Ito, which people with any sight of
-// colours can tell apart; each kind has a pattern or a shape of its own, too. TestPalette
-// sees that any two of the ten lines can be told apart as well.
+// Style is the style of all pictures. Kinds have the colours of Okabe and Ito, which people
+// with any colour vision can tell apart, and a pattern or a shape each. TestPalette checks
+// that any two of the ten lines can be told apart, too.
 const Style = `
 svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #fff }
 .title { font-weight: 600; font-size: 15px } .small { font-size: 12px } .soft { fill: #555 } .bold { font-weight: 600 }
@@ -79,7 +79,7 @@ svg { font: 13px system-ui, sans-serif } text { fill: #1a1a1a } .paper { fill: #
 }
 `
 
-// A canvas is the picture while it is drawn.
+// A canvas is a picture that is being drawn.
 type canvas struct {
 	m    *markup.Writer
 	in   language.Language
@@ -88,7 +88,7 @@ type canvas struct {
 
 func wideRune(r rune) bool { return textwidth.OfRune(r) == 2 }
 
-// breadth is about how wide a text is in pixels, rather too wide than too narrow.
+// breadth estimates the width of a text in pixels, rather too wide than too narrow.
 func breadth(s string, size float64) float64 {
 	w := 0.0
 	for _, r := range s {
@@ -108,15 +108,15 @@ func breadth(s string, size float64) float64 {
 	return w * size
 }
 
-// bold is how much wider a text may be when it is bold.
+// bold is the factor by which a bold text may be wider.
 const bold = 1.15
 
-// wrap breaks a text into lines that are not wider than that.
+// wrap breaks a text into lines of at most width.
 func (c *canvas) wrap(s string, size, width float64) []string {
 	return cli.Broken(s, func(line string) bool { return breadth(line, size) <= width })
 }
 
-// shapes are the paths of marks around 0,0, for each kind, with their class.
+// shapes are the paths of marks around 0,0, and their classes.
 var shapes = map[MarkKind][2]string{
 	Granted:  {"good", "M-5 5L0-5L5 5z"},
 	Released: {"plain", "M-5-5L0 5L5-5z"},

@@ -12,7 +12,7 @@ import (
 
 const (
 	plotHigh = 250.0
-	colours  = 10 // of lines, that the style has
+	colours  = 10 // of lines in Style
 )
 
 // scale maps values to pixels, linearly or by their logarithm.
@@ -57,7 +57,7 @@ func (s scale) ticks(want int) (all []float64) {
 	return all
 }
 
-// axis makes the scale of an axis that has to show these values.
+// axis makes the scale of an axis that shows these values.
 func axis(values []float64, log bool, a, b float64) scale {
 	s := scale{log: log, a: a, b: b}
 	s.from, s.to = slices.Min(values), slices.Max(values)
@@ -73,8 +73,7 @@ func axis(values []float64, log bool, a, b float64) scale {
 	return s
 }
 
-// DrawChart writes a chart with lines as an element of a page that has Style. It is so many
-// pixels wide.
+// DrawChart writes a chart, wide pixels wide, as an element of a page that has Style.
 func DrawChart(m *markup.Writer, chart *Chart, title string, wide float64) {
 	c := &canvas{m: m, wide: wide}
 	high, draw := c.lines(chart)
@@ -83,7 +82,7 @@ func DrawChart(m *markup.Writer, chart *Chart, title string, wide float64) {
 	m.End()
 }
 
-// DrawSign writes how a line of charts looks, for a list of what they stand for.
+// DrawSign writes the sign of line n, for a legend.
 func DrawSign(m *markup.Writer, n int) {
 	m.Start("svg", "viewBox", "0 0 38 16", "aria-hidden", "true", "class", "s"+strconv.Itoa(n%colours))
 	m.Empty("path", "class", "line", "d", "M2 8H36")
@@ -91,7 +90,7 @@ func DrawSign(m *markup.Writer, n int) {
 	m.End()
 }
 
-// markOf is the mark of a line: with its colour, no other of a hundred has it.
+// markOf is the mark of line n. Its combination with the colour is unique among a hundred.
 func markOf(n int) string { return marks[(n+n/colours)%len(marks)] }
 
 // lines draws a line for each series, with its name at its end.
@@ -118,7 +117,7 @@ func (c *canvas) lines(chart *Chart) (height float64, draw func()) {
 	if chart.LogX {
 		x.to = max(x.to, x.from*1.1)
 		slices.Sort(xs)
-		if xs = slices.Compact(xs); float64(len(xs)) <= (right-left)/25 { // each point has its own
+		if xs = slices.Compact(xs); float64(len(xs)) <= (right-left)/25 { // each point has a tick of its own
 			columns = xs
 		}
 	}

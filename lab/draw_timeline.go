@@ -10,7 +10,7 @@ const (
 	textHigh = 16.0
 )
 
-// placed is a label below a lane, in one of several rows so that none covers another.
+// placed is a label below a lane, in one of several rows so that labels do not overlap.
 type placed struct {
 	x    float64 // of the mark
 	left float64
@@ -19,7 +19,7 @@ type placed struct {
 	text string
 }
 
-// timeline returns how high the picture is, and what draws it.
+// timeline returns the height of the picture, and a function that draws it.
 func (c *canvas) timeline(t *Timeline) (height float64, draw func()) {
 	const right = 14.0
 	left := 12.0
@@ -138,7 +138,7 @@ func (c *canvas) span(s *Span, from, to, y float64) {
 }
 
 // labels places the labels of marks, and of spans that are too short for theirs, in as few
-// rows as there must be.
+// rows as possible.
 func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) {
 	marks := slices.Clone(l.Marks)
 	slices.SortStableFunc(marks, func(a, b Mark) int { return a.At - b.At })
@@ -162,7 +162,7 @@ func (c *canvas) labels(l *Lane, at func(int) float64) (all []placed, rows int) 
 	return all, len(ends)
 }
 
-// moment writes a time of an axis of that length, both in milliseconds.
+// moment formats a time for an axis of length of, both in milliseconds.
 func moment(ms float64, of int) string {
 	switch {
 	case of < 2000:

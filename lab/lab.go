@@ -1,7 +1,7 @@
-// Package lab answers the questions that are asked about distributed locks and rate limits
-// by showing the answer: each question is an experiment with real servers, which ends with a
-// table and a picture. What was seen is a Record; pictures are drawn from records alone, so
-// that the same record gives the same picture, byte by byte.
+// Package lab answers common questions about distributed locks and rate limits by
+// experiment. Each question is an experiment with real servers, which ends with a table and
+// a picture. Its result is a Record; pictures are drawn from records alone, so the same
+// record gives the same picture, byte by byte.
 package lab
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/lab/language"
 )
 
-// A Text is in both languages.
+// A Text is a text in both languages.
 type Text struct{ EN, ZH string }
 
 // Plain is a text that is the same in both languages: a number, a name.
@@ -21,7 +21,7 @@ func Plain(v any) Text {
 	return Text{s, s}
 }
 
-// Textf is a text with the same values in both languages.
+// Textf formats the same values in both languages.
 func Textf(english, chinese string, values ...any) Text {
 	return Text{fmt.Sprintf(english, values...), fmt.Sprintf(chinese, values...)}
 }
@@ -69,7 +69,7 @@ type Topic int
 const (
 	OneServer Topic = iota // a lock on one server
 	Holding                // what a holder can rely on
-	Waiting                // who is next
+	Waiting                // which caller is next
 	Majority               // Redlock, consensus
 	Once                   // idempotency
 	Limits                 // rate limits
@@ -94,9 +94,9 @@ type Question struct {
 	Ask    Text
 	Answer [3]Text // three lines
 	Needs  []Server
-	Tests  []string // the tests that fail if the answer stops being true: a package's folder and their names, "drivertest: exclusion"
+	Tests  []string // these fail if the answer is no longer true: a package's folder and their names, "drivertest: exclusion"
 
-	// Run makes the experiment. It returns an error if it did not see what Answer says.
+	// Run makes the experiment. It returns an error if the outcome contradicts Answer.
 	Run func(ctx context.Context, r *Run) error
 }
 

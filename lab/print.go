@@ -12,7 +12,7 @@ import (
 )
 
 // Print writes the record for a terminal: the picture if it is a timeline, the tables, and
-// what the figures mean. No line is wider than width, in columns, which is at least 30.
+// the conclusions. No line is wider than width, in columns, which is at least 30.
 func (r *Record) Print(w io.Writer, l language.Language, width int) error {
 	var b strings.Builder
 	if r.Timeline != nil {
@@ -32,10 +32,10 @@ func (r *Record) Print(w io.Writer, l language.Language, width int) error {
 	return err
 }
 
-// pad fills a text up to a width in columns.
+// pad fills a text to a width in columns.
 func pad(s string, width int) string { return s + strings.Repeat(" ", max(width-textwidth.Of(s), 0)) }
 
-// print writes columns, or where they do not fit a line for each cell.
+// print writes columns, or a line for each cell if the columns are too wide.
 func (t *Table) print(b *strings.Builder, l language.Language, width int) {
 	widths := make([]int, len(t.Columns))
 	all := append([][]Text{t.Columns}, t.Rows...)
@@ -74,7 +74,7 @@ func (t *Table) print(b *strings.Builder, l language.Language, width int) {
 	}
 }
 
-// blocks show the kinds of spans in columns.
+// blocks show the kinds of spans.
 var blocks = map[Kind]string{Holds: "█", Shares: "▒", Waits: "░", Wrong: "▓", Works: "▬", Paused: "=", Down: "x"}
 
 // print draws a line for each lane, and lists the marks below in the order of time.
@@ -83,7 +83,7 @@ func (t *Timeline) print(b *strings.Builder, l language.Language, width int) {
 	for _, lane := range t.Lanes {
 		names = max(names, textwidth.Of(lane.Name.In(l)))
 	}
-	above := names > width/3 // they stand above the lines
+	above := names > width/3 // then they are above the lines
 	if above {
 		names = 0
 	}

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// A Record is what was seen in one run.
+// A Record is the result of one run of an experiment.
 type Record struct {
 	Question string    `json:"question"`
 	Made     string    `json:"made"` // the day
@@ -19,7 +19,7 @@ type Record struct {
 	Chart    *Chart    `json:"chart,omitempty"`
 	Flow     *Flow     `json:"flow,omitempty"`
 	Tables   []*Table  `json:"tables"`
-	Says     []Text    `json:"says"` // what the figures mean, a sentence each
+	Says     []Text    `json:"says"` // conclusions from the figures, a sentence each
 }
 
 // A Table has as many cells in each row as it has columns.
@@ -28,13 +28,13 @@ type Table struct {
 	Rows    [][]Text `json:"rows"`
 }
 
-// A Timeline shows who did what when, in milliseconds from the beginning.
+// A Timeline shows what each lane did when, in milliseconds from the beginning.
 type Timeline struct {
 	Length int     `json:"length"`
 	Lanes  []*Lane `json:"lanes"`
 }
 
-// A Lane is a caller, a server, or what a lock protects.
+// A Lane is a caller, a server, or a resource that a lock protects.
 type Lane struct {
 	Name  Text    `json:"name"`
 	Spans []*Span `json:"spans,omitempty"`
@@ -43,7 +43,7 @@ type Lane struct {
 	run *Run
 }
 
-// A Span is what the lane's owner did for a while.
+// A Span is an activity of a lane.
 type Span struct {
 	Kind  Kind `json:"kind"`
 	From  int  `json:"from"`
@@ -54,22 +54,22 @@ type Span struct {
 	open bool
 }
 
-// A Mark is what happened in a moment.
+// A Mark is an event of a lane.
 type Mark struct {
 	Kind  MarkKind `json:"kind"`
 	At    int      `json:"at"`
 	Label Text     `json:"label,omitzero"`
 }
 
-// A Kind is what a span means.
+// A Kind is the meaning of a span.
 type Kind string
 
 // The kinds of spans.
 const (
 	Holds  Kind = "holds"
-	Shares Kind = "shares" // holds together with others, and may
+	Shares Kind = "shares" // holds together with others, as allowed
 	Waits  Kind = "waits"
-	Wrong  Kind = "wrong" // believes that it holds, while another holds
+	Wrong  Kind = "wrong" // considers itself the holder while another holds
 	Works  Kind = "works"
 	Paused Kind = "paused"
 	Down   Kind = "down"
@@ -90,7 +90,7 @@ var kinds = []kindWord{
 	{Down, Text{"down", "宕机"}},
 }
 
-// A MarkKind is what a mark means.
+// A MarkKind is the meaning of a mark.
 type MarkKind string
 
 // The kinds of marks.
@@ -100,9 +100,9 @@ const (
 	Renewed  MarkKind = "renewed"
 	Told     MarkKind = "told" // the holder learns that it lost the lock
 	Crashed  MarkKind = "crashed"
-	Accepted MarkKind = "accepted" // a write that is right
+	Accepted MarkKind = "accepted" // a correct write
 	Rejected MarkKind = "rejected" // a write or request that the other side refused
-	Harm     MarkKind = "harm"     // a write, a grant or an answer that is wrong
+	Harm     MarkKind = "harm"     // a wrong write, grant or answer
 	Noted    MarkKind = "noted"
 )
 
@@ -147,13 +147,13 @@ type ChartBar struct {
 	Bad   bool    `json:"bad,omitempty"`
 }
 
-// A Bound is a value of Y that means something: a limit.
+// A Bound is a value of Y with a meaning: a limit.
 type Bound struct {
 	At   float64 `json:"at"`
 	Name Text    `json:"name"`
 }
 
-// A Flow shows for several limiters what each decided about the same requests over time.
+// A Flow shows the decisions of several limiters about the same requests over time.
 type Flow struct {
 	Length int       `json:"length"` // milliseconds
 	Rows   []FlowRow `json:"rows"`
@@ -164,10 +164,10 @@ type FlowRow struct {
 	Name  Text   `json:"name"`
 	Note  Text   `json:"note"`          // its figures
 	Bad   bool   `json:"bad,omitempty"` // it allowed more than it should
-	Parts []Part `json:"parts"`         // of the time, all as long
+	Parts []Part `json:"parts"`         // of the time, all of equal length
 }
 
-// A Part is what was decided within one part of the time.
+// A Part has the decisions within one part of the time.
 type Part struct {
 	Allowed int `json:"a,omitempty"`
 	Refused int `json:"r,omitempty"`
@@ -183,8 +183,8 @@ func (r *Record) Write(w io.Writer) error {
 	return err
 }
 
-// The most that a record may have, so that each is drawn within a moment. Experiments have
-// about a tenth of that.
+// The largest sizes of a record, so that each is drawn quickly. Experiments have about a
+// tenth of that.
 const (
 	mostBytes  = 4 << 20
 	mostThings = 5_000 // lanes, spans, marks, points, bars, parts, cells
@@ -215,7 +215,7 @@ func ReadRecord(in io.Reader) (*Record, error) {
 	return r, r.check()
 }
 
-// check says what keeps a record from being drawn.
+// check returns the reason why a record cannot be drawn, or nil.
 func (r *Record) check() error {
 	c := checker{}
 	switch {
@@ -253,7 +253,7 @@ func (r *Record) check() error {
 	return nil
 }
 
-// A checker remembers the first of what keeps a record from being drawn.
+// A checker keeps the first reason why a record cannot be drawn.
 type checker struct {
 	things int
 	why    string
@@ -330,7 +330,7 @@ func (c *checker) timeline(t *Timeline) {
 	}
 }
 
-// value checks a value of an axis, which begins at 0, or by logarithm at leastLog.
+// value checks a value of an axis, which begins at 0, or at leastLog if it is logarithmic.
 func (c *checker) value(v float64, log bool) {
 	if !(v >= 0 && v <= mostValue) || log && v < leastLog {
 		c.refuse("the value %g, which its chart cannot show", v)

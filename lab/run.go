@@ -17,9 +17,9 @@ import (
 
 // Options of Do.
 type Options struct {
-	// Baton is the path of the command baton, which some experiments start. If it is "", it is
-	// the one beside this program, or that of PATH, or it is built of the clone that this
-	// program was started in.
+	// Baton is the path of the command baton, which some experiments start. If it is "", Do
+	// takes the one beside this program, or that of PATH, or builds it from the clone in which
+	// this program was started.
 	Baton string
 }
 
@@ -27,8 +27,8 @@ type Options struct {
 var ErrNotInstalled = testserver.ErrNotInstalled
 
 // Do makes an experiment. Its servers are children of this process, listen on 127.0.0.1
-// alone, and end with it. The experiment ends with an error if it did not see what the
-// question's answer says; the record is what was seen until then.
+// only, and end with it. Do returns an error if the outcome contradicts the question's
+// answer; the record then has the events until that moment.
 func Do(ctx context.Context, q *Question, o Options) (*Record, error) {
 	site := new(testserver.Site)
 	defer site.Close()
@@ -48,11 +48,11 @@ func Do(ctx context.Context, q *Question, o Options) (*Record, error) {
 	return record, nil
 }
 
-// A Run is one experiment while it goes on. It may be used by several goroutines; servers
-// are started by the goroutine of Question.Run alone.
+// A Run is one running experiment. Several goroutines may use it; only the goroutine of
+// Question.Run starts servers.
 type Run struct {
-	// Site is for the functions of package testserver. A server that does not start ends
-	// the experiment.
+	// Site is for the functions of package testserver. If a server does not start, the
+	// experiment ends.
 	Site *testserver.Site
 
 	options Options
@@ -62,15 +62,15 @@ type Run struct {
 	record *Record
 }
 
-// Baton is the command baton with arguments, in an environment without settings of baton. The
-// caller starts it, and ends it before the experiment ends.
+// Baton is the command baton with arguments, in an environment without settings of baton.
+// The caller starts it, and ends it before the experiment ends.
 func (r *Run) Baton(ctx context.Context, args ...string) (*exec.Cmd, error) {
 	path, err := r.findBaton(ctx)
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.Env = []string{} // not nil, which is the environment of this process
+	cmd.Env = []string{} // not nil, which would be the environment of this process
 	for _, setting := range os.Environ() {
 		if !strings.HasPrefix(setting, "BATON_") {
 			cmd.Env = append(cmd.Env, setting)
@@ -99,8 +99,8 @@ func (r *Run) findBaton(ctx context.Context) (string, error) {
 	return path, nil
 }
 
-// Start makes now the beginning of the timeline: what came before, such as starting
-// servers, is of no interest.
+// Start makes now the beginning of the timeline. The start of servers, for example, is
+// before it.
 func (r *Run) Start() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,7 +114,7 @@ func (r *Run) Since() time.Duration {
 	return time.Since(r.start)
 }
 
-// With says what the experiment was made with: "redis-server 7.0.15".
+// With adds a program that the experiment used: "redis-server 7.0.15".
 func (r *Run) With(server string) {
 	r.change(func(rec *Record) {
 		if !slices.Contains(rec.With, server) {
@@ -123,7 +123,7 @@ func (r *Run) With(server string) {
 	})
 }
 
-// Say adds a sentence about what the figures mean.
+// Say adds a sentence of conclusions.
 func (r *Run) Say(english, chinese string, values ...any) {
 	r.change(func(rec *Record) { rec.Says = append(rec.Says, Textf(english, chinese, values...)) })
 }
@@ -141,7 +141,7 @@ type Rows struct {
 	table *Table
 }
 
-// Add adds a row. A cell is a Text, or a value that is written as fmt.Print does.
+// Add adds a row. A cell is a Text, or a value that is formatted as by fmt.Print.
 func (t *Rows) Add(cells ...any) {
 	row := make([]Text, len(cells))
 	for i, c := range cells {
@@ -207,24 +207,24 @@ func (s *Span) End() {
 	})
 }
 
-// Mark marks what happens now.
+// Mark adds an event at the present moment.
 func (l *Lane) Mark(k MarkKind, label Text) {
 	l.run.change(func(*Record) { l.Marks = append(l.Marks, Mark{k, l.run.now(), label}) })
 }
 
-// Span adds a span whose times are known.
+// Span adds a span with known times.
 func (l *Lane) Span(k Kind, from, to time.Duration, label Text) {
 	l.run.change(func(*Record) {
 		l.Spans = append(l.Spans, &Span{Kind: k, From: int(from.Milliseconds()), To: int(to.Milliseconds()), Label: label, run: l.run})
 	})
 }
 
-// MarkAt marks what happened at a time that is known.
+// MarkAt adds an event at a known time.
 func (l *Lane) MarkAt(k MarkKind, at time.Duration, label Text) {
 	l.run.change(func(*Record) { l.Marks = append(l.Marks, Mark{k, int(at.Milliseconds()), label}) })
 }
 
-// now is the time in the timeline. The mutex is held.
+// now is the time in the timeline. The mutex is locked.
 func (r *Run) now() int { return int(time.Since(r.start).Milliseconds()) }
 
 func (r *Run) change(f func(*Record)) {
@@ -233,7 +233,7 @@ func (r *Run) change(f func(*Record)) {
 	f(r.record)
 }
 
-// stretch makes open spans, and the timeline, reach to now.
+// stretch extends open spans, and the timeline, to now.
 func (r *Run) stretch() {
 	t := r.record.Timeline
 	if t == nil {

@@ -1,8 +1,8 @@
 // Command comparison starts one server of each kind as private children, measures all
-// stores in one run of "baton-lab bench", and writes lab/results/comparison.json and, from that,
-// lab/results/comparison.md and lab/results/comparison.html. Run it by
-// "make comparison", on a machine that has nothing else to do. With -draw it measures
-// nothing, and writes the pages again.
+// stores in one run of "baton-lab bench", and writes lab/results/comparison.json and, from
+// that, lab/results/comparison.md and lab/results/comparison.html. Run it by "make
+// comparison", on an otherwise idle machine. With -draw it does not measure, and only writes
+// the pages again.
 package main
 
 import (
@@ -24,8 +24,8 @@ import (
 	"github.com/batonhq/baton/lab/measure/page"
 )
 
-// contender is a store, on a server that is set up as in production: what it has
-// granted is on the disk, or as near as possible.
+// contender is a store, on a server that is set up as in production: a granted lock is on
+// the disk, or as near as possible.
 type contender struct {
 	name  string
 	setup string
@@ -42,8 +42,8 @@ var contenders = []contender{
 	}},
 	{"Redlock of five", "five servers on this machine, appendonly yes, appendfsync everysec", func(t testserver.TB, _ string) string {
 		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
-		// durable=true lets them vote although they have just been started: none of
-		// them restarts.
+		// durable=true lets them vote although they have just been started: they do not
+		// restart.
 		return "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	}},
 	{"MariaDB", "one server, every commit synced", func(t testserver.TB, _ string) string {
@@ -90,10 +90,10 @@ func main() {
 	}
 }
 
-// stored is the file with what was measured, of which the pages are made.
+// stored is the file with the figures, from which the pages are made.
 func stored(root string) string { return filepath.Join(root, "lab", "results", "comparison.json") }
 
-// run measures.
+// run measures, and writes the file and the pages.
 func run(root string, each time.Duration, only string) error {
 	servers := new(testserver.Program)
 	defer servers.Close()
@@ -119,8 +119,8 @@ func run(root string, each time.Duration, only string) error {
 		stores = append(stores, c.name+"="+c.start(servers, dir))
 	}
 
-	// Ctrl-C is for the measuring process, which then prints what it has; the servers
-	// stay until that has ended.
+	// Ctrl-C is for the measuring process, which then prints its results so far; the servers
+	// must not end earlier.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	args := []string{"bench", "--for", (time.Duration(len(stores)) * each).String(), "-o", "json"}
 	bench := exec.Command(program, append(args, stores...)...)
@@ -136,7 +136,7 @@ func run(root string, each time.Duration, only string) error {
 	if err := report.Result.Steady(); err != nil {
 		return err
 	}
-	// The addresses of the servers are of no use: the servers are gone.
+	// The servers are gone, so their addresses are useless.
 	describe(&report)
 	text, err := json.MarshalIndent(&report, "", " ")
 	if err != nil {
@@ -145,7 +145,7 @@ func run(root string, each time.Duration, only string) error {
 	return os.WriteFile(stored(root), append(text, '\n'), 0o644)
 }
 
-// describe says of each store what it was.
+// describe replaces each store's URL with its setup.
 func describe(r *measure.Report) {
 	for i, s := range r.Stores {
 		for _, c := range contenders {
@@ -170,7 +170,7 @@ func draw(root string) error {
 	return nil
 }
 
-// pages makes the pages of what is stored, by their names in the repository.
+// pages makes the pages from the file: names in the repository and contents.
 func pages(root string) (map[string][]byte, error) {
 	text, err := os.ReadFile(stored(root))
 	if err != nil {

@@ -1,7 +1,7 @@
-// Package language names the languages that people read here.
+// Package language names the languages of Baton's pages.
 package language
 
-// A Language is one of them. English is the zero Language, too.
+// A Language is one of the constants. The zero Language means English, too.
 type Language string
 
 // The languages.
@@ -10,5 +10,5 @@ const (
 	Chinese Language = "zh"
 )
 
-// All are all of them.
+// All are the languages.
 var All = []Language{English, Chinese}

@@ -1,8 +1,8 @@
-// Package markup writes HTML and SVG. It escapes what it is given, and closes what it opened,
-// so that the result is well-formed XML.
+// Package markup writes HTML and SVG. It escapes texts and closes elements, so the result is
+// well-formed XML.
 //
-// html/template does more, and calls methods by names that it finds while it runs: a program
-// that has it keeps all exported methods of all its types, a third of the command's size.
+// html/template can do more, but it calls methods by names that it finds at run time: a
+// program with it keeps all exported methods of all its types, a third of the command's size.
 package markup
 
 import (
@@ -12,7 +12,7 @@ import (
 	"io"
 )
 
-// A Writer writes elements, one inside of the other. After an error it writes nothing.
+// A Writer writes nested elements. After an error it writes nothing more.
 type Writer struct {
 	out  *bufio.Writer
 	open []string
@@ -21,14 +21,14 @@ type Writer struct {
 // New returns a Writer to w. Flush ends it.
 func New(w io.Writer) *Writer { return &Writer{out: bufio.NewWriter(w)} }
 
-// Raw writes markup as it is: of the program's own, never text that came from elsewhere.
+// Raw writes markup unchanged. It must be the program's own, never text from elsewhere.
 func (w *Writer) Raw(markup string) { _, _ = w.out.WriteString(markup) }
 
-// Text writes text, or a value as fmt.Print does.
+// Text writes text, or a value as by fmt.Print, escaped.
 func (w *Writer) Text(v any) { w.Raw(html.EscapeString(fmt.Sprint(v))) }
 
-// Start begins an element with attributes: names and values in turn. Names are the program's
-// own; values are escaped.
+// Start begins an element with attributes: names and values in turn. Names must be the
+// program's own; values are escaped.
 func (w *Writer) Start(name string, attributes ...any) {
 	w.tag(name, attributes)
 	w.Raw(">")
@@ -42,27 +42,27 @@ func (w *Writer) End() {
 	w.open = w.open[:last]
 }
 
-// Empty writes an element that has nothing in it.
+// Empty writes an element without content.
 func (w *Writer) Empty(name string, attributes ...any) {
 	w.tag(name, attributes)
 	w.Raw("/>")
 }
 
-// Element writes an element that has text in it.
+// Element writes an element with a text.
 func (w *Writer) Element(name string, text any, attributes ...any) {
 	w.Start(name, attributes...)
 	w.Text(text)
 	w.End()
 }
 
-// Inside writes an element that has in it what f writes.
+// Inside writes an element whose content f writes.
 func (w *Writer) Inside(name string, f func(), attributes ...any) {
 	w.Start(name, attributes...)
 	f()
 	w.End()
 }
 
-// Flush writes what is left, and returns the first error of the whole.
+// Flush writes what is buffered, and returns the first error of all writes.
 func (w *Writer) Flush() error {
 	if len(w.open) > 0 {
 		return fmt.Errorf("markup: %q did not end", w.open)

@@ -19,7 +19,7 @@ const (
 	over
 )
 
-// arena is what the goroutines of one measurement share.
+// arena is shared by the goroutines of one measurement.
 type arena struct {
 	target string
 	phase  atomic.Int32
@@ -34,24 +34,24 @@ type arena struct {
 type site struct {
 	key    string
 	inside atomic.Pointer[baton.Lease]
-	last   int   // the goroutine that was inside before; -1 if there was none
-	token  int64 // and with which token
+	last   int   // the previous goroutine inside; -1 if there was none
+	token  int64 // the token of that goroutine
 }
 
-// tally is what one goroutine has counted. Locks count for the rate if they
-// end while it is measured, and for the times if they begin then: of those that
-// end the long ones are missing.
+// tally has the counts of one goroutine. Locks count for the rate if they end during the
+// measurement, and for the times if they begin during it: among the locks that end, long
+// ones would be missing.
 type tally struct {
 	served   atomic.Int64
 	handOffs int64
 	times    Histogram
 	previous time.Duration
 	changes  time.Duration // the sum of the differences from one time to the next
-	steps    int64         // and how many these are
+	steps    int64         // the number of these differences
 	lost     int64
 }
 
-// measure lets n goroutines lock and unlock, without a pause.
+// measure lets n goroutines lock and unlock without a pause.
 func (f *field) measure(parent context.Context, s Shape, n int, slice time.Duration) (Figures, error) {
 	lockers, done, err := f.lockers(parent, s, n)
 	defer done()
@@ -78,7 +78,7 @@ func (f *field) measure(parent context.Context, s Shape, n int, slice time.Durat
 	a.phase.Store(measuring)
 	start := time.Now()
 	pause(ctx, slice*4/5)
-	// Where many wait for a slow store, one turn of all may take longer.
+	// If many goroutines wait for a slow store, one round of all may take longer.
 	for more := min(stretch*slice, 3*longest); more > 0 && ctx.Err() == nil && served(tallies) < int64(wantedEach*n); more -= shortest {
 		pause(ctx, shortest)
 	}
@@ -88,7 +88,7 @@ func (f *field) measure(parent context.Context, s Shape, n int, slice time.Durat
 	impatient := time.AfterFunc(f.patience, cancel)
 	wg.Wait()
 	if !impatient.Stop() && parent.Err() == nil && a.failed == nil {
-		// Places that were given up may stay in the queue for a while.
+		// Positions that were given up may stay in the queue for a while.
 		f.spoilt++
 		if served(tallies) == 0 {
 			a.failed = f.silence(parent, lockers[0])
@@ -100,7 +100,7 @@ func (f *field) measure(parent context.Context, s Shape, n int, slice time.Durat
 	return figures(s, tallies, took), nil
 }
 
-// silence says why no lock at all came about.
+// silence returns the error of a measurement without any lock.
 func (f *field) silence(ctx context.Context, l *baton.Locker) error {
 	err := fmt.Errorf("not a single lock within %v", f.patience)
 	lease, why := l.TryLock(ctx, f.key(Line, 0))
@@ -117,7 +117,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// fight is one goroutine.
+// fight is the loop of one goroutine.
 func (a *arena) fight(ctx context.Context, l *baton.Locker, at *site, me int, t *tally) {
 	for {
 		phase := a.phase.Load()
@@ -167,12 +167,12 @@ func served(all []*tally) (n int64) {
 	return n
 }
 
-// enter is the critical section: it sees whether the lock keeps its promises
-// to a lease that has not ended.
+// enter is the critical section. It checks that a lease that has not ended excludes others
+// and has a larger token.
 func (at *site) enter(me int, lease *baton.Lease) (handedOver bool, wrong string) {
 	if !at.inside.CompareAndSwap(nil, lease) {
 		if other := at.inside.Load(); lease.Err() != nil || other != nil && other.Err() != nil {
-			return false, "" // one of them was lost, and knows it
+			return false, "" // one of the leases was lost, and its holder knows it
 		}
 		return false, "two held it at the same time"
 	}

@@ -14,26 +14,26 @@ import (
 	"github.com/batonhq/baton/internal/scratch"
 )
 
-// A Shape is what the goroutines of a measurement ask for.
+// A Shape says which keys the goroutines of a measurement lock, and through how many stores.
 type Shape string
 
 const (
-	// Line: all want one key, through one Locker. They wait in the Locker's local
-	// queue, so that the store sees one waiter.
+	// Line: all lock one key, through one Locker. They wait in the Locker's local queue, so
+	// the store sees one waiter.
 	Line Shape = "line"
-	// Crowd: all want one key, each with a store and a Locker of its own, as that many
-	// processes have. Each waits in the store's queue. It is not measured with more
-	// than MostProcesses, because servers take few connections by default.
+	// Crowd: all lock one key, each with a store and a Locker of its own, like so many
+	// processes. Each waits in the store's queue. It is measured with at most MostProcesses,
+	// because servers accept few connections by default.
 	Crowd Shape = "crowd"
-	// Apart: each wants a key of its own, so that none waits for another.
+	// Apart: each locks a key of its own, so no goroutine waits for another.
 	Apart Shape = "apart"
 )
 
-// MostProcesses bounds the goroutines of the shape Crowd. PostgreSQL takes 100
-// connections by default, and a store may need three.
+// MostProcesses bounds the goroutines of the shape Crowd. PostgreSQL accepts 100 connections
+// by default, and a store may need three.
 const MostProcesses = 32
 
-// Shapes are all of them, in the order in which they are measured and shown.
+// Shapes are all shapes, in the order in which they are measured and shown.
 var Shapes = []Shape{Line, Crowd, Apart}
 
 func (s Shape) String() string {
@@ -46,7 +46,7 @@ func (s Shape) String() string {
 	return "each goroutine its own key"
 }
 
-// Note says what its figures show that is not what a reader expects.
+// Note explains figures of the shape that a reader does not expect.
 func (s Shape) Note() string {
 	if s != Line {
 		return ""
@@ -56,13 +56,13 @@ func (s Shape) Note() string {
 		"from 16 on half and more. Compare the stores at one goroutine, and by p99."
 }
 
-// A Target is a store that is measured. It stays the caller's.
+// A Target is a store that is measured. The caller closes it.
 type Target struct {
 	Name  string // unique
 	Store driver.Locks
 
-	// Open opens the store once more, for the shape Crowd. What it opens is closed
-	// again. If it is nil, or the store serves one process, Crowd uses Store.
+	// Open opens the store again, for the shape Crowd, which closes it. If Open is nil, or
+	// the store serves one process, Crowd uses Store.
 	Open func(context.Context) (driver.Store, error)
 }
 
@@ -72,47 +72,47 @@ type Plan struct {
 	Goroutines  []int
 	Repetitions int
 
-	// For is how long all of it takes, about: no measurement begins later.
+	// For is about the duration of Run: no measurement begins later.
 	For time.Duration
 
 	// Progress, if not nil, is called before each measurement.
 	Progress func(Step)
 
 	shapes []Shape       // nil: all of them
-	most   time.Duration // how long one measurement may last; 0 means longest
+	most   time.Duration // the longest duration of one measurement; 0 means longest
 }
 
-// A Step is one measurement that begins.
+// A Step is the beginning of one measurement.
 type Step struct {
-	N, Of      int // this one, counted from 1
+	N, Of      int // N is counted from 1
 	Target     string
 	Shape      Shape
 	Goroutines int
 	Repetition int // from 1
 }
 
-// Figures are the outcome of one measurement, or of several. What there were
-// too few locks to know is NaN.
+// Figures are the result of one measurement, or of several. A figure is NaN if there were
+// too few locks for it.
 type Figures struct {
-	// In seconds, of the time that a program spends on one lock: from asking
-	// for it until it is unlocked again, with nothing done in between.
+	// P50 and P99 are the seconds that a program spends on one lock: from the request until
+	// the lock is released, with no work in between.
 	P50, P99 float64
-	// Jitter is how much that differs from one lock to the next of the same
-	// goroutine, in the mean.
+	// Jitter is the mean difference, in seconds, from one lock to the next of the same
+	// goroutine.
 	Jitter float64
 
 	Rate     float64 // locks per second
-	HandOffs float64 // of these, locks by another goroutine than the one before; 0 for Apart
+	HandOffs float64 // of these, locks by another goroutine than the previous one; 0 for Apart
 
-	// How evenly the goroutines were served: how often more the most served
-	// got the lock than the least, and Jain's index.
+	// MostOverLeast and Jain say how evenly the goroutines were served: the locks of the
+	// most served divided by those of the least, and Jain's index.
 	MostOverLeast, Jain float64
 
 	Lost int64 // leases that ended before they were unlocked
 }
 
-// A Cell has the figures of one store, shape and number of goroutines, one for
-// each repetition that was made.
+// A Cell has the figures of one store, shape and number of goroutines, one for each
+// completed repetition.
 type Cell struct {
 	Target      string
 	Shape       Shape
@@ -120,7 +120,7 @@ type Cell struct {
 	Repetitions []Figures
 }
 
-// Median has the median of each figure over the repetitions, and all Lost.
+// Median has the median of each figure over the repetitions, and the sum of Lost.
 func (c *Cell) Median() Figures {
 	of := func(get func(Figures) float64) float64 {
 		var all []float64
@@ -144,18 +144,18 @@ func (c *Cell) Median() Figures {
 	return m
 }
 
-// A Result is what was measured.
+// A Result has the figures of a Run.
 type Result struct {
 	Targets    []string
 	Goroutines []int
 	Cells      []*Cell // by shape, goroutines and target; only those that have figures
-	Complete   bool    // everything planned was measured
+	Complete   bool    // every planned measurement was made
 
-	// Failed says of targets why they were left out from some moment on.
+	// Failed has the error of each target that was left out from some moment on.
 	Failed map[string]error
 }
 
-// Cell finds one, or nil.
+// Cell returns the cell, or nil.
 func (r *Result) Cell(target string, s Shape, goroutines int) *Cell {
 	for _, c := range r.Cells {
 		if c.Target == target && c.Shape == s && c.Goroutines == goroutines {
@@ -165,7 +165,7 @@ func (r *Result) Cell(target string, s Shape, goroutines int) *Cell {
 	return nil
 }
 
-// complete reports whether all cells of the shapes have so many repetitions.
+// complete reports whether all cells of the shapes have that number of repetitions.
 func (r *Result) complete(shapes []Shape, repetitions int) bool {
 	for _, s := range shapes {
 		for _, n := range r.Goroutines {
@@ -179,13 +179,12 @@ func (r *Result) complete(shapes []Shape, repetitions int) bool {
 	return true
 }
 
-// MostSpread is how many times the fastest of its repetitions the slowest may take in half of
-// all cells. Stores that are compared are 1.3 to 3 times as fast as each other: if half of
-// the figures move by more than that from one repetition to the next, their order is that of
-// the moments at which the machine was busy.
+// MostSpread bounds the slowest divided by the fastest repetition in at least half of all
+// cells. Stores that are compared differ by factors of 1.3 to 3: if half of the figures vary
+// by more than MostSpread, their order is only the order of the machine's busy moments.
 const MostSpread = 1.5
 
-// Steady returns an error if the machine was too busy for the figures to mean something.
+// Steady returns an error if the machine was too busy for the figures to be meaningful.
 func (r *Result) Steady() error {
 	var all []float64
 	for _, c := range r.Cells {
@@ -203,7 +202,7 @@ func (r *Result) Steady() error {
 	return nil
 }
 
-// A ViolationError says that a store broke a promise while it was measured.
+// A ViolationError says that a store broke a promise during the measurement.
 type ViolationError struct {
 	Target, Key, What string
 }
@@ -212,27 +211,25 @@ func (e *ViolationError) Error() string {
 	return fmt.Sprintf("store %s broke a promise on key %q: %s", e.Target, e.Key, e.What)
 }
 
-// How long one measurement lasts.
+// The duration of one measurement.
 const (
 	shortest = 10 * time.Millisecond
 	longest  = time.Second
-	// A measurement goes on for up to stretch times its share of the time
-	// until each goroutine has been served so often, in the mean.
+	// A measurement continues for up to stretch times its share of the time, until each
+	// goroutine has been served wantedEach times, on average.
 	stretch    = 10
 	wantedEach = 8
-	// patience is how long waiters may still take their turns when a
-	// measurement is over. Giving up would leave the queue to be cleaned.
+	// patience is how long waiters may still get the lock after a measurement. Waiters that
+	// gave up would leave the queue to be cleaned.
 	patience = 5 * time.Second
 )
 
-// Run measures all targets, one measurement after the other. A repetition goes
-// through everything before the next one begins, and the targets take turns
-// within it, so that all of them meet the same good and bad moments of the
-// machine.
+// Run measures all targets, one measurement after the other. A repetition measures
+// everything before the next one begins, and the targets take turns within it, so all of them
+// meet the same busy moments of the machine.
 //
-// The result is never nil: after an error it has what was measured before. A
-// target that fails is left out from then on, and is no error; a
-// *ViolationError ends it all, as does the context.
+// The result is never nil: with an error it has the figures until then. A target that fails
+// is left out from then on, which is no error. A *ViolationError, or the end of ctx, ends Run.
 func Run(ctx context.Context, p Plan) (*Result, error) {
 	r := &Result{Goroutines: p.Goroutines, Failed: map[string]error{}}
 	var fields []*field
@@ -292,7 +289,7 @@ func (p *Plan) run(ctx context.Context, r *Result, fields []*field) error {
 				if p.Progress != nil {
 					p.Progress(step)
 				}
-				// What one takes longer the others have less.
+				// A slice that is longer makes the later ones shorter.
 				slice := min(max(left/time.Duration(of-step.N+1), shortest), cmp.Or(p.most, longest))
 				figures, err := f.measure(ctx, c.Shape, c.Goroutines, slice)
 				switch {
@@ -311,14 +308,14 @@ func (p *Plan) run(ctx context.Context, r *Result, fields []*field) error {
 	return nil
 }
 
-// field is where one target is measured: its keys.
+// field is one target with the keys for its measurements.
 type field struct {
 	Target
 	cfg    baton.Config
 	prefix string
 	line   *baton.Locker
 	used   map[string]bool
-	spoilt int // how often waiters had to be told to leave
+	spoilt int // how often waiters had to give up
 
 	patience time.Duration
 }
@@ -332,7 +329,7 @@ func newField(t Target) *field {
 	return &field{Target: t, cfg: baton.Config{TTL: ttl, Owner: "baton-lab bench"}, prefix: scratch.Key(), used: map[string]bool{}, patience: patience}
 }
 
-// lockers returns one for each goroutine. done closes the stores that it has opened.
+// lockers returns one Locker for each goroutine. done closes the stores that it has opened.
 func (f *field) lockers(ctx context.Context, s Shape, n int) (all []*baton.Locker, done func(), err error) {
 	var opened []driver.Store
 	done = func() {
@@ -366,7 +363,7 @@ func (f *field) lockers(ctx context.Context, s Shape, n int) (all []*baton.Locke
 	return all, done, nil
 }
 
-// key names what goroutine i wants.
+// key names the key of goroutine i.
 func (f *field) key(s Shape, i int) string {
 	name := f.prefix + "-" + strconv.Itoa(f.spoilt)
 	if s == Apart {
@@ -376,8 +373,8 @@ func (f *field) key(s Shape, i int) string {
 	return name
 }
 
-// cleanUp sees to it that the keys are free. No other program uses their
-// names, so each claim that still holds or waits is ours.
+// cleanUp frees the keys. No other program uses their names, so each claim that still holds
+// or waits is of this program.
 func (f *field) cleanUp(ctx context.Context) {
 	in, ok := f.Store.(driver.Inspector)
 	if !ok {
@@ -388,7 +385,7 @@ func (f *field) cleanUp(ctx context.Context) {
 	for key := range f.used {
 		info, err := in.Inspect(ctx, key)
 		if err == nil && len(info.Holders)+len(info.Waiters) > 0 {
-			_, _ = in.Break(ctx, key) // else it ends by itself
+			_, _ = in.Break(ctx, key) // otherwise the claim ends by itself
 		}
 		if ctx.Err() != nil {
 			return
@@ -396,7 +393,7 @@ func (f *field) cleanUp(ctx context.Context) {
 	}
 }
 
-// figures sums up what the goroutines have counted.
+// figures computes Figures from the goroutines' counts.
 func figures(s Shape, all []*tally, took time.Duration) Figures {
 	var times Histogram
 	var f Figures
@@ -423,7 +420,7 @@ func figures(s Shape, all []*tally, took time.Duration) Figures {
 		f.HandOffs = float64(handOffs) / took.Seconds()
 	}
 	f.MostOverLeast, f.Jain = math.NaN(), math.NaN()
-	if served(all) >= int64(wantedEach*len(all)/2) { // of fewer each one counts too much
+	if served(all) >= int64(wantedEach*len(all)/2) { // with fewer, each one counts too much
 		f.MostOverLeast, f.Jain = MostOverLeast(each), Jain(each)
 	}
 	return f

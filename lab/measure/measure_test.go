@@ -52,7 +52,7 @@ func TestRunMeasuresAll(t *testing.T) {
 		t.Errorf("%d steps: %+v", len(steps), steps)
 	}
 
-	// Nothing is left but what others hold.
+	// Only the lock of another program is left.
 	if left := keysOf(t, one); !slices.Equal(left, []string{"of another program"}) || lease.Err() != nil {
 		t.Errorf("left %q; the other's lease: %v", left, lease.Err())
 	}

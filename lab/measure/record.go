@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// A Report is a Result, and how it was measured. As JSON it can be read again: pages are made
-// of it at any time.
+// A Report is a Result, and the circumstances of its measurement. Its JSON can be read
+// again, so pages can be made from it at any time.
 type Report struct {
 	Result *Result
 	Stores []Store // in the order of the result's targets
@@ -28,15 +28,15 @@ type Report struct {
 
 	Repetitions int // planned
 
-	// Rounded says that figures are not as they were measured: of each one there is the median,
-	// with three digits, and the lowest and the highest, with two or three.
+	// Rounded says that figures are rounded: of each one there is the median with three
+	// digits, and the lowest and the highest with two or three.
 	Rounded bool
 }
 
-// A Store is what was measured.
+// A Store describes a target.
 type Store struct {
 	Name  string
-	About string // its URL without secrets, or what it is
+	About string // its URL without secrets, or a description
 }
 
 type reportJSON struct {
@@ -93,8 +93,8 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote. What is null is not known then. Whether it is
-// complete is counted, not read.
+// UnmarshalJSON reads the output of MarshalJSON. A null is an unknown figure. Complete is
+// computed, not read.
 func (r *Report) UnmarshalJSON(text []byte) error {
 	var v reportJSON
 	if err := json.Unmarshal(text, &v); err != nil {
@@ -156,7 +156,7 @@ func figuresOf(all map[string]*float64) Figures {
 	}
 }
 
-// Method says in sentences how it was measured.
+// Method describes the measurement in sentences.
 func (r *Report) Method() []string {
 	began, took := r.Began.UTC().Format("2006-01-02 15:04 UTC"), shortSpan(r.Took)
 	all := []string{
@@ -172,7 +172,7 @@ func (r *Report) Method() []string {
 	return all
 }
 
-// shortSpan is a duration without units that are zero at its end.
+// shortSpan formats a duration without units that are zero at its end.
 func shortSpan(d time.Duration) string {
 	text := d.Round(time.Second).String()
 	if strings.HasSuffix(text, "m0s") {
@@ -184,7 +184,7 @@ func shortSpan(d time.Duration) string {
 	return text
 }
 
-// Notes says in sentences what went wrong.
+// Notes describes failures in sentences.
 func (r *Report) Notes() (all []string) {
 	for _, name := range slices.Sorted(maps.Keys(r.Result.Failed)) {
 		all = append(all, name+" failed, and was left out from then on: "+r.Result.Failed[name].Error())
@@ -195,7 +195,7 @@ func (r *Report) Notes() (all []string) {
 	return all
 }
 
-// Markdown writes all tables, and how they were measured.
+// Markdown writes all tables, Method and Notes.
 func (r *Report) Markdown(w *strings.Builder) {
 	var last Shape
 	line := func(cells []string) {
@@ -224,7 +224,7 @@ func (r *Report) Markdown(w *strings.Builder) {
 	}
 }
 
-// Capital writes the first letter large.
+// Capital makes the first letter a capital.
 func Capital(text string) string {
 	first, n := utf8.DecodeRuneInString(text)
 	return string(unicode.ToUpper(first)) + text[n:]

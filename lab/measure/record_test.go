@@ -51,7 +51,7 @@ func TestReportIsReadAgain(t *testing.T) {
 	}
 }
 
-// A report of which nothing is missing is complete, whatever its file says.
+// A report with all repetitions is complete, whatever its file says.
 func TestCompleteIsCounted(t *testing.T) {
 	t.Parallel()
 	r := Report{Result: &Result{Targets: []string{"a"}, Goroutines: []int{1}, Failed: map[string]error{}}, Stores: []Store{{"a", ""}}, Repetitions: 2}
@@ -72,11 +72,11 @@ func TestCompleteIsCounted(t *testing.T) {
 	}
 }
 
-// Figures of a busy machine are refused, and so are those that were measured once.
+// Figures of a busy machine are refused, and so are those of a single repetition.
 func TestBusyMachineIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		p50  []float64 // of a cell, and of two more that are steady
+		p50  []float64 // of a cell, beside two steady ones
 		more float64
 		ok   bool
 	}{

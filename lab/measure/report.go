@@ -5,18 +5,18 @@ import (
 	"strconv"
 )
 
-// A Metric is one of the Figures, to be shown.
+// A Metric is one of the Figures, for tables and pictures.
 type Metric struct {
 	Name   string // for programs
 	Title  string // for people
 	Get    func(Figures) float64
 	Format func(float64) string
 	Best   int // -1 if less is better, 1 if more is
-	// Shared says that it means something only where goroutines share a key.
+	// Shared says that it has a meaning only if goroutines share a key.
 	Shared bool
 }
 
-// Metrics are all of them, in the order in which they are shown.
+// Metrics are all metrics, in the order in which they are shown.
 var Metrics = []Metric{
 	{"p50", "time for one lock, p50", func(f Figures) float64 { return f.P50 }, Span, -1, false},
 	{"p99", "time for one lock, p99", func(f Figures) float64 { return f.P99 }, Span, -1, false},
@@ -35,8 +35,7 @@ type Table struct {
 	Rows   [][]string // the first cell is the target's name
 }
 
-// Tables shows all medians: a row for each target, a column for each number of
-// goroutines.
+// Tables shows all medians: a row for each target, a column for each number of goroutines.
 func (r *Result) Tables() []Table {
 	var all []Table
 	for _, s := range Shapes {
@@ -88,7 +87,7 @@ func Digits(v float64) string {
 	return strconv.FormatFloat(v, 'f', 2, 64)
 }
 
-// Count formats how many there are.
+// Count formats a number of things.
 func Count(v float64) string {
 	switch {
 	case v >= 999_500 && !math.IsInf(v, 0):
@@ -114,7 +113,7 @@ func Span(v float64) string {
 	return Digits(v) + " s"
 }
 
-// fraction formats what lies between 0 and 1.
+// fraction formats a value between 0 and 1.
 func fraction(v float64) string {
 	if math.IsNaN(v) {
 		return Digits(v)

@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// A Histogram counts durations with an error below 1 %: 64 classes for each
-// power of two of nanoseconds. The zero Histogram is empty. It is not safe for
-// concurrent use.
+// A Histogram counts durations with an error below 1 %: 64 classes for each power of two of
+// nanoseconds. The zero Histogram is empty. It is not safe for concurrent use.
 type Histogram struct {
 	N      int64
 	Counts []int64 // by class
@@ -17,7 +16,7 @@ type Histogram struct {
 
 const classesPerOctave = 64
 
-// Add counts d. A negative one counts as zero.
+// Add counts d. A negative d counts as zero.
 func (h *Histogram) Add(d time.Duration) {
 	c := class(int64(d))
 	h.grow(c + 1)
@@ -25,7 +24,7 @@ func (h *Histogram) Add(d time.Duration) {
 	h.Counts[c]++
 }
 
-// Merge adds what o has counted.
+// Merge adds the counts of o.
 func (h *Histogram) Merge(o *Histogram) {
 	h.grow(len(o.Counts))
 	h.N += o.N
@@ -40,8 +39,8 @@ func (h *Histogram) grow(n int) {
 	}
 }
 
-// Quantile returns the smallest duration that at least the fraction q of all
-// are not above; 0 if there are none.
+// Quantile returns the smallest duration that at least the fraction q of all durations do
+// not exceed; 0 if there are none.
 func (h *Histogram) Quantile(q float64) time.Duration {
 	rank := max(1, int64(math.Ceil(q*float64(h.N))))
 	for c, n := range h.Counts {
@@ -52,8 +51,8 @@ func (h *Histogram) Quantile(q float64) time.Duration {
 	return 0
 }
 
-// class numbers small values by themselves, greater ones by their power of two
-// and the six bits behind the highest.
+// class is the value itself if it is small; otherwise its power of two and the six bits after
+// the highest one.
 func class(ns int64) int {
 	v := uint64(max(ns, 0))
 	if v < classesPerOctave {
@@ -73,8 +72,8 @@ func middle(c int) float64 {
 	return float64(c-shift*classesPerOctave)*width + width/2
 }
 
-// Median returns the middle value, or the mean of the two in the middle; NaN
-// if there is none. Values that are NaN are left out.
+// Median returns the middle value, or the mean of the two in the middle; NaN if there is
+// none. It skips NaNs.
 func Median(values []float64) float64 {
 	s := slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(s) == 0 {
@@ -88,8 +87,8 @@ func Median(values []float64) float64 {
 	return (s[m-1] + s[m]) / 2
 }
 
-// MostOverLeast is how many times more the best served got than the worst:
-// infinite if one got nothing, NaN if all got nothing.
+// MostOverLeast is the largest count divided by the smallest: infinite if the smallest is 0,
+// NaN if all are 0.
 func MostOverLeast(counts []int64) float64 {
 	if len(counts) == 0 || slices.Max(counts) == 0 {
 		return math.NaN()
@@ -97,8 +96,8 @@ func MostOverLeast(counts []int64) float64 {
 	return float64(slices.Max(counts)) / float64(slices.Min(counts))
 }
 
-// Jain is Jain's index of fairness: 1 if all got the same, 1/n if one of n got
-// everything, NaN if all got nothing.
+// Jain is Jain's index of fairness: 1 if all counts are equal, 1/n if only one of n is not 0,
+// NaN if all are 0.
 func Jain(counts []int64) float64 {
 	sum, squares := 0.0, 0.0
 	for _, c := range counts {

@@ -1,5 +1,5 @@
-// Package results has the records and the raw pages of what was measured, for those who
-// change Baton. docs/measured.md shows users some figures of these pages.
+// Package results has the records and the raw pages of measurements, for developers of
+// Baton. docs/measured.md shows users some figures of these pages.
 package results
 
 import (

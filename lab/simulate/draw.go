@@ -16,8 +16,8 @@ type Line struct {
 	Outcome Outcome
 }
 
-// Parts is what was decided about events in each of so many parts of a time that begins at
-// start: what was allowed, at its turn, and what was refused.
+// Parts are the decisions about events in equal parts of the time that begins at start: the
+// cost that was allowed, at its turn, and the cost that was refused.
 func Parts(events []Event, o Outcome, start time.Time, length time.Duration, parts int) []lab.Part {
 	all := make([]lab.Part, parts)
 	for i, e := range events {

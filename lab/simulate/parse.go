@@ -12,11 +12,10 @@ import (
 	"unicode/utf8"
 )
 
-// Origin is the moment that offsets count from: windows of every usual length begin
-// then.
+// Origin is the zero of offsets. Windows of every usual length begin at it.
 var Origin = time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC) // a Monday
 
-// MaxEvents is how many requests are replayed at most.
+// MaxEvents bounds the requests of a replay.
 const MaxEvents = 1_000_000
 
 // Burst reads N@TIME or N@TIME+DURATION: N requests at once, or spread evenly.
@@ -72,7 +71,7 @@ func offset(text string) (time.Time, error) {
 // access is a line of a web server's log: address and time.
 var access = regexp.MustCompile(`^(\S+) \S+ .*?\[(\d{1,2}/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]`)
 
-// A LineError says which line of a log cannot be read.
+// A LineError names the line of a log that cannot be read.
 type LineError struct {
 	Line int
 	Text string

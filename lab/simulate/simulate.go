@@ -32,27 +32,27 @@ type Outcome struct {
 	Limit    limits.Limit
 	Verdicts []Verdict
 
-	Allowed, Refused int64 // their costs; math.MaxInt64 for Refused means that or more
-	FirstRefused     int   // the number of the first request that was refused, -1 if none was
+	Allowed, Refused int64 // sums of costs; math.MaxInt64 for Refused means that or more
+	FirstRefused     int   // the index of the first refused request, -1 if there is none
 
-	// Most is the most that one key was allowed, at its turn, within any time as long
-	// as Window, beginning at MostFrom.
+	// Most is the largest cost that one key was allowed, at its turn, within any time as
+	// long as Window. That time begins at MostFrom.
 	Most     int64
 	MostFrom time.Time
 	Window   time.Duration
 
 	LongestWait time.Duration
 
-	Kept int // the most numbers that a store had to keep for one key
+	Kept int // the largest number of values that a store had to keep for one key
 }
 
-// Sort puts events in the order of time.
+// Sort sorts events by time.
 func Sort(events []Event) {
 	slices.SortStableFunc(events, func(a, b Event) int { return a.At.Compare(b.At) })
 }
 
-// Run replays events, which must be in the order of time. Each key is counted
-// separately. window is the length of time for Most.
+// Run replays events, which must be sorted by time. Each key is counted separately. window
+// is the length of time for Most.
 func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, error) {
 	out := Outcome{Limit: limit, Verdicts: make([]Verdict, len(events)), FirstRefused: -1, Window: window}
 	var known rate.Known
@@ -76,7 +76,7 @@ func Run(limit limits.Limit, events []Event, window time.Duration) (Outcome, err
 			}
 			continue
 		}
-		if out.Allowed > math.MaxInt64-e.Cost { // Most and the picture add up parts of it
+		if out.Allowed > math.MaxInt64-e.Cost { // Most and the picture add parts of it
 			return out, &limits.Error{Reason: fmt.Sprintf("it allows more than %d in all, which cannot be counted", int64(math.MaxInt64))}
 		}
 		out.Allowed += e.Cost
@@ -105,7 +105,7 @@ type turn struct {
 	cost int64
 }
 
-// densest is the most within any half-open interval of that length.
+// densest is the largest sum within any half-open interval as long as window.
 func densest(all []turn, window time.Duration) (most int64, from time.Time) {
 	slices.SortStableFunc(all, func(a, b turn) int { return a.at.Compare(b.at) })
 	first, sum := 0, int64(0)

@@ -204,7 +204,7 @@ func (l *asking) run(ctx context.Context, chosen []*lab.Question, asJSON bool) e
 	return &exit{Code: cli.ExitFailed, Err: fmt.Errorf("%d of %d experiments failed: %s", len(failed), len(chosen), strings.Join(failed, ", "))}
 }
 
-// show prints an experiment for people. kept: keep has written what it was asked for.
+// show prints an experiment for people. kept reports whether keep has written its files.
 func (l *asking) show(q *lab.Question, record *lab.Record, kept bool) error {
 	width, _, err := term.GetSize(int(l.stdout.Fd()))
 	if err != nil || width < 20 {
@@ -232,7 +232,7 @@ func (l *asking) show(q *lab.Question, record *lab.Record, kept bool) error {
 }
 
 // picture writes the picture for a terminal that cannot show it. The path is "" if there is
-// none.
+// no picture.
 func (l *asking) picture(q *lab.Question, record *lab.Record, kept bool) (path string) {
 	name := lab.PictureName(q.Name, language.English)
 	if l.svg != "" {
@@ -290,7 +290,8 @@ func drawInto(path string, title lab.Text, record *lab.Record, l language.Langua
 	return replace(path, b.Bytes())
 }
 
-// makeFolder makes a directory if it is missing, and an error if no file can be made in it.
+// makeFolder makes a directory if it is missing. It returns an error if a file cannot be
+// made in it.
 func makeFolder(dir string) error {
 	err := os.MkdirAll(dir, 0o755)
 	if err == nil {
@@ -305,7 +306,7 @@ func makeFolder(dir string) error {
 	return nil
 }
 
-// replace writes a file as a whole: what was there before stays if that fails.
+// replace writes a file. If that fails, the old content stays.
 func replace(path string, text []byte) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".baton-")
 	if err != nil {
@@ -356,7 +357,7 @@ Chinese. The same FILE gives the same pictures, byte by byte, on any machine.`,
 	return cmd
 }
 
-// readRecord reads what was seen of a question that there is.
+// readRecord reads the record of an existing question.
 func readRecord(path string) (*lab.Record, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -373,7 +374,7 @@ func readRecord(path string) (*lab.Record, error) {
 	return record, nil
 }
 
-// questionOf is the question of that name, nil if there is none.
+// questionOf is the question with that name, or nil.
 func questionOf(name string) *lab.Question {
 	for _, q := range questions.All() {
 		if q.Name == name {

@@ -197,8 +197,8 @@ func named(arg string) (name, url string) {
 	return cli.Safe(scheme), arg
 }
 
-// nameable reports whether a text can be a store's name. The beginning of a URL cannot: it has
-// a colon.
+// nameable reports whether a text can be a store's name. The beginning of a URL cannot,
+// because it has a colon.
 func nameable(name string) bool {
 	for i, r := range name {
 		if !unicode.IsLetter(r) && !unicode.IsNumber(r) && (i == 0 || !strings.ContainsRune(" ._-", r)) {
@@ -208,7 +208,7 @@ func nameable(name string) bool {
 	return name != "" && utf8.RuneCountInString(name) <= 31
 }
 
-// add gives the store a name that no other store has.
+// add adds a store under a unique name.
 func (b *benching) add(name, url string, store driver.Store) {
 	wanted := name
 	taken := func(t measure.Target) bool { return t.Name == name }
@@ -231,8 +231,8 @@ func writable(path string) error {
 	return f.Close()
 }
 
-// showProgress says on standard error what is being measured: on a terminal in a line
-// that changes, elsewhere once for each shape and repetition.
+// showProgress shows the present measurement on standard error: on a terminal in a line that
+// changes, elsewhere once for each shape and repetition.
 func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	if b.quiet {
 		return nil, func() {}
@@ -254,7 +254,7 @@ func (b *benching) showProgress() (show func(measure.Step), done func()) {
 	}, b.unshown
 }
 
-// report adds to the result how it was measured.
+// report adds the circumstances of the measurement to the result.
 func (b *benching) report(r *measure.Result, began time.Time, took time.Duration) *measure.Report {
 	return &measure.Report{
 		Result: r, Stores: b.stores, Repetitions: b.plan.Repetitions,
@@ -272,7 +272,7 @@ func (b *benching) print(r *measure.Report) error {
 		if err != nil {
 			return &exit{Code: cli.ExitFailed, Err: fmt.Errorf("--html: %w", cli.OfFile(err))}
 		}
-		path, _ := filepath.Abs(b.html) // only to show it
+		path, _ := filepath.Abs(b.html) // only for display
 		b.say("wrote %s", cli.Safe(path))
 	}
 	switch b.output {
@@ -318,7 +318,7 @@ func (b *benching) text(r *measure.Result) error {
 	return err
 }
 
-// aligned pads the numbers so that each column is aligned to the right.
+// aligned pads the numbers, so that each column is aligned to the right.
 func aligned(t measure.Table) [][]string {
 	rows := append([][]string{slices.Clone(t.Head)}, t.Rows...)
 	for column := 1; column < len(t.Head); column++ {

@@ -24,7 +24,7 @@ func invoke(t *testing.T, args ...string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "baton-lab", args...)
 	cmd.Dir = t.TempDir()
-	cmd.Env = append(os.Environ(), "BATON_STORE=none:", "HOME="+cmd.Dir, "XDG_STATE_HOME="+cmd.Dir) // no such scheme: what is right goes no further
+	cmd.Env = append(os.Environ(), "BATON_STORE=none:", "HOME="+cmd.Dir, "XDG_STATE_HOME="+cmd.Dir) // no such scheme: a valid command ends at it
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()
 	if exited, ok := errors.AsType[*exec.ExitError](err); err != nil && (!ok || exited.ExitCode() < 0) {
@@ -33,7 +33,7 @@ func invoke(t *testing.T, args ...string) string {
 	return string(bytes.ToValidUTF8(out, []byte("\xff")))
 }
 
-// Misplaced URLs keep their secrets, and what is printed of arguments and files harms no
+// Misplaced URLs keep their secrets, and printed arguments and files do not control the
 // terminal.
 func TestNothingHostileIsPrinted(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
-// Command baton-lab tries locks and limits out: it answers questions by experiments, tries to
-// break the promises of a store, measures stores side by side, and replays requests through
-// limits. What runs in production is the command baton.
+// Command baton-lab is for trying locks and limits out: it answers questions by experiments,
+// tries to break the promises of a store, measures stores side by side, and replays requests
+// through limits. The command for production is baton.
 package main
 
 import (
@@ -13,7 +13,7 @@ import (
 )
 
 func main() {
-	logging.Disable() // go-redis writes what it hears of Sentinels to standard error
+	logging.Disable() // go-redis writes messages of Sentinels to standard error
 	verify.Main()     // in a client of baton-lab verify it does not return
 	scale.Main()      // nor does this in a part of baton-lab scale
 	os.Exit(run(os.Args[1:]))

@@ -27,13 +27,13 @@ type app struct {
 	quiet    bool
 }
 
-const exitBroken = 1 // baton-lab verify found something
+const exitBroken = 1 // baton-lab verify found a broken promise
 
 type exit = cli.Exit
 
 var usage = cli.Usage
 
-// run is the whole program. It returns the exit code.
+// run is the program. It returns the exit code.
 func run(args []string) int {
 	a := &app{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	root := a.root()
@@ -49,7 +49,7 @@ func run(args []string) int {
 	}
 	var own *exit
 	if !errors.As(err, &own) && !errors.As(err, new(cli.Ran)) {
-		err = usage("%w", cli.Misspelt(cmd, err)) // cobra's own: nothing ran
+		err = usage("%w", cli.Misspelt(cmd, err)) // cobra's own error: no command ran
 	}
 	code := cli.CodeOf(err)
 	if own == nil || own.Err != nil {
@@ -61,9 +61,9 @@ func run(args []string) int {
 	return code
 }
 
-// explain writes an error for people.
+// explain formats an error for people.
 func explain(err error) string {
-	if errors.As(err, new(*rules.Error)) { // escapes what a terminal would obey, and keeps its lines
+	if errors.As(err, new(*rules.Error)) { // escapes control characters, and keeps its lines
 		return err.Error()
 	}
 	return cli.Safe(strings.TrimPrefix(err.Error(), "baton: "))
@@ -120,16 +120,16 @@ func (a *app) url() (string, error) {
 	return url, nil
 }
 
-// openTimeout bounds how long a store may take to answer for the first time.
+// openTimeout bounds the time to a store's first answer.
 const openTimeout = 10 * time.Second
 
-// shut closes the store, but waits only a second: a server that does not answer must
-// not keep this process from ending.
+// shut closes the store, but waits only a second: a server that does not answer must not
+// keep this process from ending.
 func shut(store driver.Store) {
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
-		_ = store.Close() // what is left ends with the process
+		_ = store.Close() // the rest ends with the process
 	}()
 	select {
 	case <-closed:
@@ -137,7 +137,7 @@ func shut(store driver.Store) {
 	}
 }
 
-// outputFlag adds the flag of commands that show something.
+// outputFlag adds the flag of commands that show a result.
 func (a *app) outputFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&a.output, "output", "o", "text", "form of the answer: text or json")
 }
@@ -153,22 +153,22 @@ func (a *app) json() (bool, error) {
 	return false, usage("-o %s: it is text or json", cli.Safe(a.output))
 }
 
-// say tells the user something that is no trouble, unless quiet.
+// say prints a message that is no warning, unless quiet.
 func (a *app) say(format string, args ...any) {
 	if !a.quiet {
 		a.complain(format, args...)
 	}
 }
 
-// complain tells of trouble, even if quiet.
+// complain prints a warning, even if quiet.
 func (a *app) complain(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "baton-lab: %s\n", cli.WithoutCredentials(fmt.Sprintf(format, args...)))
 }
 
-// onTerminal reports whether progress is a line on a terminal, which shown replaces.
+// onTerminal reports whether progress is a line on a terminal, see shown.
 func (a *app) onTerminal() bool { return term.IsTerminal(int(a.stderr.Fd())) }
 
-// shown replaces the last line of the terminal.
+// shown replaces the terminal's last line.
 func (a *app) shown(format string, args ...any) {
 	columns, _, err := term.GetSize(int(a.stderr.Fd()))
 	if err != nil || columns < 20 {
@@ -180,7 +180,7 @@ func (a *app) shown(format string, args ...any) {
 // unshown removes that line.
 func (a *app) unshown() { fmt.Fprint(a.stderr, "\r\x1b[K") }
 
-// build is what this program was built from.
+// build is the version of this program's sources.
 func build() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" {

@@ -19,7 +19,7 @@ import (
 	"github.com/batonhq/baton/lab/simulate"
 )
 
-// limit is what --rate and the flags beside it say.
+// limit has the values of --rate and the flags beside it.
 type limit struct {
 	rates   []string
 	n       int64
@@ -41,7 +41,7 @@ func (k *limit) check(cmd *cobra.Command) (err error) {
 	if len(k.rates) != 1 {
 		return usage("--rate N/PERIOD, or --rules FILE: one is simulated at a time")
 	}
-	// Zero stands for a flag that was not given.
+	// A flag that was not given has the value 0.
 	for flag, zero := range map[string]bool{"burst": k.burst <= 0, "parts": k.parts <= 0, "max-wait": k.maxWait <= 0} {
 		if zero && cmd.Flags().Changed(flag) {
 			return usage("--%s %s: it must be above zero", flag, cmd.Flag(flag).Value)
@@ -167,7 +167,7 @@ func (k *limit) contenders() []simulate.Line {
 	burst := cmp.Or(k.burst, k.n)
 	size := new(big.Int).Mul(big.NewInt(k.n), big.NewInt(int64(cmp.Or(k.maxWait, k.period))))
 	size.Div(size, big.NewInt(int64(k.period)))
-	queue := int64(math.MaxInt64) // Run refuses that
+	queue := int64(math.MaxInt64) // an amount that Run refuses
 	if size.IsInt64() {
 		queue = max(size.Int64(), 1)
 	}
@@ -272,7 +272,7 @@ func simulationJSON(events []simulate.Event, lines []simulate.Line) (all []simul
 	return all
 }
 
-// retrySeconds is nil for what will never be allowed.
+// retrySeconds is nil for a request that will never be allowed.
 func retrySeconds(d time.Duration) *float64 {
 	if d == limits.Never {
 		return nil

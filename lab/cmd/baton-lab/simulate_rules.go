@@ -20,7 +20,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// replay are the flags that say through what rules requests are replayed.
+// replay has the flags that choose the rules for the requests.
 type replay struct {
 	rule, tier, domain string
 	files, describe    []string
@@ -56,14 +56,14 @@ func (r *replay) check(cmd *cobra.Command) error {
 	return nil
 }
 
-// scenario is a rule and a tier that requests are replayed through.
+// scenario is a rule and a tier for the requests.
 type scenario struct {
 	Rule         string             `json:"rule"`
 	Tier         string             `json:"tier,omitempty"`
 	Allowed      int64              `json:"allowed"`
 	Refused      int64              `json:"refused"`
 	FirstRefused int                `json:"firstRefused"`        // counted from 1; 0 if none
-	RefusedBy    string             `json:"refusedBy,omitempty"` // which limit refused that
+	RefusedBy    string             `json:"refusedBy,omitempty"` // the limit that refused that request
 	LongestWait  float64            `json:"longestWait"`
 	Near         int64              `json:"near"`        // allowed with a warning
 	WouldRefuse  int64              `json:"wouldRefuse"` // allowed where a shadow would have refused
@@ -75,7 +75,7 @@ type scenario struct {
 func (a *app) replayRules(by *replay, events []simulate.Event, asJSON bool) error {
 	all, err := rules.Load(by.files...)
 	if mistakes, ok := errors.AsType[rules.Errors](err); ok {
-		for _, one := range mistakes { // each escapes what a terminal would obey
+		for _, one := range mistakes { // each escapes control characters
 			a.complain("%s", one)
 		}
 		return &exit{Code: cli.ExitUsage, Err: nil}
@@ -190,7 +190,7 @@ func (s *scenario) run(all rules.Rules, by *replay, events []simulate.Event) err
 	return nil
 }
 
-// described reads KEY=VALUE,… of --describe.
+// described reads the KEY=VALUE,… of --describe.
 func described(text, key string) (d rules.Description, err error) {
 	for entry := range strings.SplitSeq(text, ",") {
 		name, value, ok := strings.Cut(entry, "=")

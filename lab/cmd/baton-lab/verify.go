@@ -95,7 +95,7 @@ nanoseconds.
 	f.DurationVar(&v.cfg.Stall, "max-stall", 200*time.Millisecond, "longest pause of this machine outside of the fault; after a longer one the run does not count")
 	f.StringVar(&v.html, "html", "", "also write a page with timelines to this `FILE`")
 	f.StringVar(&v.cfg.Keep, "keep", "", "keep all that the clients wrote in this `DIR`, which is made, or empty")
-	for _, name := range []string{"brief", "bound", "max-stall", "keep"} { // for those who work on Baton
+	for _, name := range []string{"brief", "bound", "max-stall", "keep"} { // for developers of Baton
 		_ = f.MarkHidden(name)
 	}
 	a.storeFlag(cmd)
@@ -125,7 +125,7 @@ const exitTableVerify = `Exit codes:
   130       interrupted; the faults that were done with were printed
 `
 
-// faultsTopic lists what --fault and --local take.
+// faultsTopic lists the values of --fault and --local.
 func faultsTopic() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("The faults that --fault takes, by number or name:\n\n")
@@ -227,7 +227,7 @@ func (v *verifying) run(ctx context.Context, asJSON bool) error {
 	return nil
 }
 
-// page writes the page, if it is asked for.
+// page writes the page if the user asked for it.
 func (v *verifying) page(r *verify.Report) error {
 	if v.html == "" {
 		return nil
@@ -244,7 +244,7 @@ func (v *verifying) page(r *verify.Report) error {
 	return nil
 }
 
-// showProgress says on standard error what is going on: on a terminal in a line that
+// showProgress shows the present fault on standard error: on a terminal in a line that
 // changes, elsewhere once for each fault.
 func (v *verifying) showProgress() (show func(verify.Step), done func()) {
 	if v.quiet {
@@ -305,12 +305,12 @@ func verdicts(w io.Writer, r *verify.Report) error {
 	return err
 }
 
-// mostShown is how many violations are printed for one fault.
+// mostShown bounds the violations that are printed for one fault.
 const mostShown = 20
 
 func count(n int) string { return strconv.Itoa(n) }
 
-// indented makes text of several lines an entry of a list.
+// indented makes a text of several lines an entry of a list.
 func indented(s string) string {
 	var lines []string
 	for line := range strings.Lines(strings.TrimSpace(s)) {

@@ -1,5 +1,5 @@
-// Package page shows what was measured as one HTML page that needs nothing
-// else: no script, no font, no picture from elsewhere.
+// Package page shows a Report as one self-contained HTML page: no script, and no font or
+// picture from elsewhere.
 package page
 
 import (
@@ -101,10 +101,10 @@ func section(m *markup.Writer, r *measure.Result, s measure.Shape, all []measure
 }
 
 const (
-	// wide is how wide a picture is.
+	// wide is the width of a picture in pixels.
 	wide = 460
-	// mostAlike is how often more the highest of all medians may be than the lowest if a
-	// picture of how evenly goroutines were served would show nothing.
+	// mostAlike bounds the highest of all medians divided by the lowest for which a picture
+	// of fairness would show no difference.
 	mostAlike   = 1.5
 	mostLetters = 20 // of the name of a line
 )
@@ -123,8 +123,8 @@ func extent(r *measure.Result, s measure.Shape, m measure.Metric) (low, high flo
 	return low, high
 }
 
-// chart is a picture of one metric: a line for each target, the median of the repetitions,
-// and from the lowest to the highest of them a bar. What is zero or not known has no point.
+// chart is a picture of one metric: a line for each target through the medians, with a bar
+// from the lowest to the highest repetition. A figure that is zero or unknown has no point.
 func chart(r *measure.Result, s measure.Shape, m measure.Metric) *lab.Chart {
 	c := &lab.Chart{X: lab.Plain("goroutines"), LogX: true, LogY: m.Name != "jain", Format: func(v float64) string { return short(m.Format(v)) }}
 	value := func(f measure.Figures) (v float64, ok bool) {
@@ -132,7 +132,7 @@ func chart(r *measure.Result, s measure.Shape, m measure.Metric) *lab.Chart {
 		return v, !math.IsNaN(v) && !math.IsInf(v, 0) && v > 0
 	}
 	for _, target := range r.Targets {
-		line := &lab.Line{Name: lab.Plain(cut(target))} // also without a point: the others keep their colours
+		line := &lab.Line{Name: lab.Plain(cut(target))} // even without a point, so the other lines keep their colours
 		for _, n := range r.Goroutines {
 			cell := r.Cell(target, s, n)
 			if cell == nil || m.Shared && n == 1 {
@@ -161,7 +161,7 @@ func chart(r *measure.Result, s measure.Shape, m measure.Metric) *lab.Chart {
 	return &lab.Chart{}
 }
 
-// cut shortens a name to what a picture has room for.
+// cut shortens a name for a picture.
 func cut(name string) string {
 	if letters := []rune(name); len(letters) > mostLetters {
 		return string(letters[:mostLetters-1]) + "…"
@@ -171,7 +171,7 @@ func cut(name string) string {
 
 var zeros = regexp.MustCompile(`\.0+( |[kM]|$)`)
 
-// short writes a round value without the zeros behind its point.
+// short formats a round value without zeros after its point.
 func short(label string) string { return zeros.ReplaceAllString(label, "$1") }
 
 func list(m *markup.Writer, sentences []string) {

@@ -15,8 +15,8 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// sample has all that is awkward: names with marks, gaps, what is infinite or
-// not known, more targets than colours.
+// sample has everything awkward: names with markup, gaps, infinite and unknown figures, more
+// targets than colours.
 func sample() *measure.Report {
 	r := &measure.Result{Goroutines: []int{1, 2, 256}}
 	report := &measure.Report{Result: r, Build: `"care" & <patience>`}
@@ -92,7 +92,7 @@ func TestPointsAreWithinThePicture(t *testing.T) {
 	}
 }
 
-// The page needs nothing that it does not have.
+// The page is self-contained.
 func TestPageIsSelfContained(t *testing.T) {
 	t.Parallel()
 	text := write(t, sample())
@@ -117,7 +117,7 @@ func TestShortLabels(t *testing.T) {
 	}
 }
 
-// What shows nothing is not drawn, and said.
+// A picture that would show no difference is replaced by a sentence.
 func TestAlikeIsNotDrawn(t *testing.T) {
 	t.Parallel()
 	for most, drawn := range map[float64]bool{1.2: false, 3: true} {

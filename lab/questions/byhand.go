@@ -21,7 +21,7 @@ func setNX(server *testserver.RedisServer, key, value string, ttl time.Duration)
 // compareAndDelete is the script by which people release such a lock.
 const compareAndDelete = `if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) end return 0`
 
-// takeByHand takes a lock as soon as it is free, by asking again and again.
+// takeByHand polls until it has the lock.
 func takeByHand(ctx context.Context, try func() (bool, error)) error {
 	for {
 		if taken, err := try(); err != nil || taken {
@@ -33,7 +33,7 @@ func takeByHand(ctx context.Context, try func() (bool, error)) error {
 	}
 }
 
-// granted is what a table says of a lock that was asked for.
+// granted is a table's cell for the answer to a request for a lock.
 func granted(yes bool) lab.Text {
 	if yes {
 		return text("granted", "获得")
@@ -41,7 +41,7 @@ func granted(yes bool) lab.Text {
 	return text("refused", "被拒绝")
 }
 
-// guardOn is the guard of what lies on a Redis server.
+// guardOn is the guard of values on a Redis server.
 func guardOn(server *testserver.RedisServer) guard.Redis {
 	return func(_ context.Context, script string, keys, args []string) (any, error) {
 		answer, err := server.Do(slices.Concat([]string{"EVAL", script, strconv.Itoa(len(keys))}, keys, args)...)

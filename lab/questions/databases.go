@@ -61,7 +61,7 @@ var databases = []*lab.Question{
 	},
 }
 
-// startPostgres starts a server, and names it in the record.
+// startPostgres starts a server and records it.
 func startPostgres(r *lab.Run) *testserver.PostgresServer {
 	s := testserver.Postgres(r.Site)
 	version, err := s.Query("postgres", "SHOW server_version")
@@ -127,7 +127,7 @@ func lockTable(ctx context.Context, r *lab.Run) error {
 	batonB.Begin(lab.Holds, lab.Text{})
 	batonB.Mark(lab.Granted, text("the lease of A has ended: B is granted", "A 的租约到期：B 获得锁"))
 	tries, failed := 0, error(nil)
-	for range 5 { // B tries again and again, long after the crash
+	for range 5 { // B tries again, long after the crash
 		if err := wait(ctx, 200*time.Millisecond); err != nil {
 			return err
 		}
@@ -204,7 +204,7 @@ func connectionLock(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// The connections of both holders end. Their programs work on.
+	// The connections of both holders end. Their programs continue.
 	if _, err := server.Query("postgres", fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid)); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func connectionLock(ctx context.Context, r *lab.Run) error {
 	}
 	batonB.Begin(lab.Holds, lab.Text{})
 	batonB.Mark(lab.Granted, lab.Text{})
-	_, told := a.Exec(ctx, "SELECT 1") // A learns of it when it next uses that connection
+	_, told := a.Exec(ctx, "SELECT 1") // A learns of the loss when it next uses that connection
 	if err := wait(ctx, 300*time.Millisecond); err != nil {
 		return err
 	}
@@ -258,7 +258,7 @@ func connectionLock(ctx context.Context, r *lab.Run) error {
 func optimisticOrPessimistic(ctx context.Context, r *lab.Run) error {
 	const updates = 48 // for all workers together
 	server := startPostgres(r)
-	programs := make([]*baton.Locker, 4) // between which the workers are divided
+	programs := make([]*baton.Locker, 4) // the workers are divided among them
 	for i := range programs {
 		locks, _, err := lockerAt(ctx, r, server.URL("postgres"), baton.Config{})
 		if err != nil {
@@ -281,7 +281,7 @@ func optimisticOrPessimistic(ctx context.Context, r *lab.Run) error {
 	}
 
 	// Each way adds one to the stock, with a millisecond of work between reading and
-	// writing. It returns false if it has to begin again.
+	// writing. It returns false if it must be repeated.
 	optimistic := func() (bool, error) {
 		var n, version int
 		if err := db.QueryRow(ctx, "SELECT n, version FROM stock WHERE item = 1").Scan(&n, &version); err != nil {
@@ -365,7 +365,7 @@ func optimisticOrPessimistic(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// hammer lets workers do updates, together so many, and counts their attempts.
+// hammer lets workers do updates, that many together, and counts their attempts.
 func hammer(workers int, updates int64, once func() (bool, error)) (attempts int64, took time.Duration, err error) {
 	var begun, tried atomic.Int64
 	failed := make([]error, workers)

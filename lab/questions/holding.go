@@ -59,7 +59,7 @@ func pause(ctx context.Context, r *lab.Run) error {
 	laneA, laneB := r.Lane(text("A", "A")), r.Lane(text("B", "B"))
 	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, guard", "库存，守卫"))
 
-	// A is a real process. It says its token and its number, and later that it writes.
+	// A is a real process. It prints its token and its process ID, and later that it writes.
 	const script = `echo "$BATON_TOKEN $$"; read go; echo write; read end`
 	a, err := r.Baton(ctx, "-q", "-b", url, "run", "--ttl", ttl.String(), "stock", "--", "sh", "-c", script)
 	if err != nil {
@@ -117,7 +117,7 @@ func pause(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// The work goes on before anything could tell it of the loss.
+	// The work continues before any message could report the loss.
 	if err := testserver.Thaw(work); err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ var limiting = []*lab.Question{
 	},
 }
 
-// traffic is what `baton-lab simulate` reads: "60@0:50", "600@0+1m".
+// traffic reads bursts as `baton-lab simulate` does: "60@0:50", "600@0+1m".
 func traffic(bursts ...string) (all []simulate.Event, err error) {
 	for _, b := range bursts {
 		events, err := simulate.Burst(b)
@@ -101,7 +101,7 @@ func traffic(bursts ...string) (all []simulate.Event, err error) {
 	return all, nil
 }
 
-// flowRow is what a limiter decided about the events.
+// flowRow has a limiter's decisions about the events.
 func flowRow(name lab.Text, events []simulate.Event, o simulate.Outcome, length time.Duration, parts int) lab.FlowRow {
 	return lab.FlowRow{Name: name, Parts: simulate.Parts(events, o, simulate.Origin, length, parts)}
 }
@@ -279,7 +279,7 @@ func incrExpire(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// limiterAt opens a store, and makes a Limiter of it, as one program would.
+// limiterAt opens a store and makes a Limiter over it, like a separate program.
 func limiterAt(ctx context.Context, r *lab.Run, url string, l ratelimit.Limit) (*ratelimit.Limiter, error) {
 	store, err := open.Limits(ctx, url)
 	if err != nil {
@@ -289,8 +289,8 @@ func limiterAt(ctx context.Context, r *lab.Run, url string, l ratelimit.Limit) (
 	return ratelimit.New(store, l)
 }
 
-// allowAtOnce sends n requests about one key at once through each limiter, and counts those
-// that are allowed.
+// allowAtOnce sends n requests about one key through each limiter at once, and counts the
+// allowed ones.
 func allowAtOnce(ctx context.Context, limiters []*ratelimit.Limiter, n int) (int, error) {
 	var allowed atomic.Int64
 	var failed atomic.Pointer[error]
@@ -317,12 +317,12 @@ func allowAtOnce(ctx context.Context, limiters []*ratelimit.Limiter, n int) (int
 func refusedCounts(_ context.Context, r *lab.Run) error {
 	const limit, length = 5, 8 * time.Second
 	server := startRedis(r)
-	events, err := traffic("80@0s+8s") // ten a second: twice what is allowed
+	events, err := traffic("80@0s+8s") // ten a second: twice the limit
 	if err != nil {
 		return err
 	}
 
-	// The sliding log that is found everywhere. Its times are those of the clients.
+	// The usual sliding log. Its times are those of the clients.
 	naive := simulate.Outcome{Verdicts: make([]simulate.Verdict, len(events))}
 	for i, e := range events {
 		now := e.At.UnixMilli()

@@ -60,7 +60,7 @@ var majority = []*lab.Question{
 // A naiveRedlock is the algorithm as it is often written: SET NX PX on each server.
 type naiveRedlock []*testserver.RedisServer
 
-// take returns how many of the servers granted.
+// take returns the number of servers that granted the lock.
 func (servers naiveRedlock) take(key, value string, ttl time.Duration) (votes int) {
 	for _, s := range servers {
 		if answer, err := s.Do("SET", key, value, "NX", "PX", fmt.Sprint(ttl.Milliseconds())); err == nil && answer == "OK" {
@@ -70,14 +70,14 @@ func (servers naiveRedlock) take(key, value string, ttl time.Duration) (votes in
 	return votes
 }
 
-// give deletes the key where it has the value.
+// give deletes the key on each server where it has the value.
 func (servers naiveRedlock) give(key, value string) {
 	for _, s := range servers {
 		_, _ = s.Do("EVAL", `if redis.call("GET", KEYS[1]) == ARGV[1] then redis.call("DEL", KEYS[1]) end`, "1", key, value)
 	}
 }
 
-// startRedisNodes starts independent servers. Durable ones write every command to the disk.
+// startRedisNodes starts independent servers. Durable ones write every command to disk.
 func startRedisNodes(r *lab.Run, n int, durable bool) (nodes naiveRedlock, url string) {
 	var args []string
 	if durable {
@@ -108,7 +108,7 @@ func redlockDown(ctx context.Context, r *lab.Run) error {
 		votes := nodes.take("naive", fmt.Sprint(down), 5*time.Second)
 		nodes.give("naive", fmt.Sprint(down))
 
-		// Baton: the fifth attempt is timed, when it knows which servers are down.
+		// Baton: the fifth attempt is timed, because by then it knows which servers are down.
 		try := lockWhenPossible
 		if down > 2 {
 			try = func(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
@@ -226,7 +226,7 @@ func redlockRestart(ctx context.Context, r *lab.Run) error {
 	return next.Unlock()
 }
 
-// lockWhenPossible tries until the lock is granted, whatever the answers are until then.
+// lockWhenPossible tries until the lock is granted, whatever the errors are.
 func lockWhenPossible(ctx context.Context, locks *baton.Locker, key string) (*baton.Lease, error) {
 	for {
 		lease, err := locks.TryLock(ctx, key)
@@ -249,7 +249,7 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		clocks[server], nodes = clock, append(nodes, server)
 	}
 	nameRedis(r, nodes[0])
-	// Baton sorts the servers, and the first three are asked first.
+	// Baton sorts the servers, and asks the first three first.
 	slices.SortFunc(nodes, func(a, b *testserver.RedisServer) int { return strings.Compare(a.Addr, b.Addr) })
 	url := "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true"
 	locksA, _, err := lockerAt(ctx, r, url, baton.Config{TTL: ttl})
@@ -276,7 +276,7 @@ func redlockClockJump(ctx context.Context, r *lab.Run) error {
 		if err != nil {
 			return err
 		}
-		for votes := 0; votes < 5; { // the lock gets to all servers a moment later
+		for votes := 0; votes < 5; { // the lock reaches the last servers a moment later
 			votes = 0
 			for _, n := range nodes {
 				if there, err := n.Do("EXISTS", key); err == nil && there == "1" {

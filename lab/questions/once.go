@@ -21,7 +21,7 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// idempotency are the questions about operations that are to succeed once.
+// idempotency are the questions about operations that must succeed once.
 var idempotency = []*lab.Question{
 	{
 		Name:  "number-and-timestamp",
@@ -63,7 +63,7 @@ var idempotency = []*lab.Question{
 	},
 }
 
-// runnerAt opens a store, and makes a once.Runner of it.
+// runnerAt opens a store and makes a once.Runner over it.
 func runnerAt(ctx context.Context, r *lab.Run, url string) (*once.Runner, error) {
 	store, err := open.Store(ctx, url)
 	if err != nil {
@@ -115,7 +115,7 @@ func numberAndTimestamp(ctx context.Context, r *lab.Run) error {
 				lane.Mark(lab.Harm, text("another key: 100 points again", "键变了：又扣 100 积分"))
 			}
 		}
-		for try == 0 && time.Now().Unix() == now { // the retry comes in another second
+		for try == 0 && time.Now().Unix() == now { // the retry must be in another second
 			if err := wait(ctx, 50*time.Millisecond); err != nil {
 				return err
 			}
@@ -139,8 +139,8 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	first := r.Lane(text("baton once: attempt 1", "baton once 第 1 次"))
 	second := r.Lane(text("baton once: attempt 2", "baton once 第 2 次"))
 
-	// What is done to the ledger is done twice if it stands there twice. The command looks
-	// for what an earlier attempt has done only if there was one.
+	// An operation that ran twice is in the ledger twice. The command looks for the effect of
+	// an earlier attempt only if there was one.
 	ledger := filepath.Join(folder, "ledger")
 	const command = `if [ "$BATON_ATTEMPT" -gt 1 ] && grep -q 4711 "$0"; then echo "attempt $BATON_ATTEMPT found it done";
 		else echo 4711 >>"$0"; fi; [ "$BATON_ATTEMPT" -gt 1 ] || exec sleep 30`
@@ -153,7 +153,7 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 		cmd.Stdout, cmd.Stderr = output, output
 		return output, func() { _ = cmd.Process.Kill() }, cmd.Wait, cmd.Start()
 	}
-	if _, err := r.Baton(ctx); err != nil { // it may have to be built, which is no part of the experiment
+	if _, err := r.Baton(ctx); err != nil { // the build of the command, if any, is no part of the experiment
 		return err
 	}
 	r.Start()
@@ -194,7 +194,7 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	if err != nil {
 		return err
 	}
-	lost := answer != "OK" // it was done before: nothing is left to do
+	lost := answer != "OK" // the write is there already, so no work is left
 	before.Mark(lab.Harm, text("\"done\": the work is lost", "“已处理”：这件事丢了"))
 	answer, err = server.Do("GET", "after/4711")
 	if err != nil {
@@ -250,7 +250,7 @@ func crashHalfWay(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// count is the number of lines of a file, 0 if there is none.
+// count is the number of lines of a file, 0 if it does not exist.
 func count(file string) int {
 	b, _ := os.ReadFile(file)
 	return bytes.Count(b, []byte("\n"))
@@ -265,7 +265,7 @@ func lostResult(ctx context.Context, r *lab.Run) error {
 	client := r.Lane(text("client", "客户端"))
 	naive := r.Lane(text("remembers the request", "只记住“来过”"))
 	batons := r.Lane(text("keeps the result (once)", "保存结果（once）"))
-	var receipts [2]atomic.Int64 // made by each server
+	var receipts [2]atomic.Int64 // by each server
 	began := make(chan struct{}, 2)
 	work := func(which int, lane *lab.Lane) (string, error) {
 		lane.Begin(lab.Works, lab.Text{})
@@ -284,7 +284,7 @@ func lostResult(ctx context.Context, r *lab.Run) error {
 		_, _ = io.WriteString(w, receipt)
 	})
 	mux.HandleFunc("POST /baton/{order}", func(w http.ResponseWriter, req *http.Request) {
-		// The work goes on though the client has hung up: hence not req.Context().
+		// The work continues after the client has hung up: hence not req.Context().
 		receipt, err := once.Do(ctx, runner, "redeem/"+req.PathValue("order"), func(context.Context, once.Attempt) (string, error) { return work(1, batons) })
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
@@ -298,7 +298,7 @@ func lostResult(ctx context.Context, r *lab.Run) error {
 	}
 	r.Start()
 
-	// The client waits for 150 ms and hangs up; its work is done all the same.
+	// The client hangs up after 150 ms; its work still ends.
 	for _, path := range []string{"/naive/4711", "/baton/4711"} {
 		client.Mark(lab.Noted, lab.Text{})
 		hasty, hangUp := context.WithCancel(ctx)

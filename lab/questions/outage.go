@@ -35,13 +35,13 @@ var outage = []*lab.Question{
 	},
 }
 
-// A policy is what a limiter does while its store does not answer, and what became of the
-// requests that it was asked about.
+// A policy is the reaction of a limiter to a store that does not answer, with the results of
+// the requests that it was asked about.
 type policy struct {
 	name    lab.Text
-	by      ratelimit.Source // who decides while the store is down; ByStore: nobody
+	by      ratelimit.Source // decides while the store is down; ByStore: none
 	options []ratelimit.Option
-	hears   lab.Text // what the caller does, while the store is down
+	hears   lab.Text // the caller's action while the store is down
 	limiter *ratelimit.Limiter
 
 	mu     sync.Mutex
@@ -49,10 +49,10 @@ type policy struct {
 	counts [3]counts // before, during and after the outage
 }
 
-// counts are requests.
+// counts are numbers of requests.
 type counts struct{ sent, passed, failed, byStore, byPolicy int }
 
-// partsOfTime is how long each part of a flow is.
+// partsOfTime is the length of each part of a flow.
 const partsOfTime = 100 * time.Millisecond
 
 // ask asks about one request, and counts it in a phase.
@@ -78,7 +78,7 @@ func (p *policy) ask(ctx context.Context, phase int, at time.Duration) {
 	}
 }
 
-// count puts a request into its part of the time. The mutex is held.
+// count counts a request in its part of the time. The mutex is locked.
 func (p *policy) count(at time.Duration, passed bool) {
 	part := int(at / partsOfTime)
 	for len(p.parts) <= part {
@@ -132,7 +132,7 @@ func storeDown(ctx context.Context, r *lab.Run) error {
 	}
 	pings := &policy{name: lab.Plain("Redis: PING")} // whether the store is up, on the same scale
 
-	// traffic sends requests for a while, evenly, and waits for their answers.
+	// traffic sends requests for a time, evenly, and waits for their answers.
 	traffic := func(phase int, length time.Duration) error {
 		var all sync.WaitGroup
 		defer all.Wait()
@@ -175,8 +175,8 @@ func storeDown(ctx context.Context, r *lab.Run) error {
 		}
 	}()
 
-	// While it is down each of the others asks for a lock that nobody holds. Each does the
-	// work although it has no lock, as a program does that fails open.
+	// While the store is down, each of the others asks for a free lock. Each does the work
+	// although it has no lock, like a program that fails open.
 	heard, took := make([]error, len(others)), make([]time.Duration, len(others))
 	var mu sync.Mutex
 	working, together := 0, 0
@@ -266,7 +266,7 @@ func storeDown(ctx context.Context, r *lab.Run) error {
 	}
 	for _, p := range policies {
 		up, down, again := p.counts[0], p.counts[1], p.counts[2]
-		least, greatest := 0, 0 // of what may pass while the store is down
+		least, greatest := 0, 0 // of the requests that may pass while the store is down
 		switch p.by {
 		case ratelimit.ByOpen:
 			least, greatest = down.sent, down.sent

@@ -135,7 +135,7 @@ func pageOf(t *testing.T, l language.Language, records map[string]*lab.Record) [
 	return []byte(strings.TrimRight(b.String(), "\n") + "\n")
 }
 
-// anchor is how a link names a heading.
+// anchor is the fragment of a link to a heading.
 func anchor(heading string) string {
 	return strings.ReplaceAll(strings.Map(func(r rune) rune {
 		if unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.IsMark(r) || strings.ContainsRune(" _-", r) {

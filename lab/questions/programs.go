@@ -68,7 +68,7 @@ func reentrancy(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// The outer function calls the inner one, and hands it its context.
+	// The outer function calls the inner one with its context.
 	called := r.Since()
 	held := lease.Context(ctx)
 	_, nested := locks.Lock(held, "order/42")
@@ -141,7 +141,7 @@ func oppositeOrders(ctx context.Context, r *lab.Run) error {
 	var waited [2]time.Duration
 	var ended [2]error
 	var first, firstOfBaton, overOfBaton, working sync.WaitGroup
-	var inside atomic.Int64 // who have all keys by LockAll
+	var inside atomic.Int64 // the number of callers with all keys by LockAll
 	var together atomic.Bool
 	first.Add(2)
 	firstOfBaton.Add(2)

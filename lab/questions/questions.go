@@ -1,6 +1,6 @@
-// Package questions holds the questions of the laboratory. An experiment is written to be
-// read: it shows what goes wrong with the commands that people type, and then what Baton
-// does, and it fails if it did not see what its answer says.
+// Package questions has the questions of the laboratory. An experiment is written to be
+// read: it shows first what goes wrong with the commands that people type, and then what
+// Baton does. It fails if the outcome contradicts its answer.
 package questions
 
 import (

@@ -161,7 +161,7 @@ func setnxExpire(ctx context.Context, r *lab.Run) error {
 	t := r.Table(text("way", "方式"), text("PTTL of the lock after the crash", "崩溃后锁的 PTTL"), text("free after", "多久后可用"))
 	t.Add("SETNX, EXPIRE", left, text("never", "永远不"))
 	t.Add("SET NX PX (Baton)", text("at most 1500 ms", "最多 1500 ms"), free.Round(10*time.Millisecond))
-	if taken != "0" || left != "-1" || free < ttl/2 || free > ttl+time.Second { // earlier: somebody released it
+	if taken != "0" || left != "-1" || free < ttl/2 || free > ttl+time.Second { // earlier: another client released it
 		return unexpected("SETNX answered %s, PTTL %s, and B had to wait %v", taken, left, free)
 	}
 	r.Say("After the crash the key of SETNX has a PTTL of -1: it never expires. B got Baton's lock %d ms after the crash of A, whose TTL was 1500 ms.",
@@ -192,7 +192,8 @@ func deleteWithoutCompare(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// A's release as it should be deletes nothing; as it is often written, B's lock.
+	// The correct release of A deletes nothing; the release that is often written deletes
+	// B's lock.
 	right, err := server.Do("EVAL", compareAndDelete, "1", "stock", "A")
 	if err != nil {
 		return err
@@ -249,7 +250,8 @@ func failover(ctx context.Context, r *lab.Run) error {
 	bare, guarded := r.Lane(text("stock, no token", "库存，不查令牌")), r.Lane(text("stock, with guard", "库存，带守卫"))
 	r.Start()
 
-	// What the primary sends to its replica is lost from now on, as when it dies with it unsent.
+	// From now on the primary's messages to its replica are lost, as if it died before it sent
+	// them.
 	primary.Begin(lab.Works, text("primary", "主节点"))
 	replica.Begin(lab.Works, text("replica", "从节点"))
 	for _, p := range proxies {
@@ -293,7 +295,7 @@ func failover(ctx context.Context, r *lab.Run) error {
 	laneA.Begin(lab.Wrong, lab.Text{})
 	believes := a.Err() == nil
 
-	// B writes, and then A. One resource takes what comes, the other asks the guard.
+	// B writes, and then A. One resource accepts every write; the other asks the guard.
 	late := guardOn(resource)
 	if _, err := resource.Do("SET", "bare", "from B"); err != nil {
 		return err
@@ -350,7 +352,7 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 	const ttl = 1500 * time.Millisecond
 	server := startRedis(r)
 	wire := faultproxy.New(r.Site, server.Addr)
-	behind := &testserver.RedisServer{Addr: wire.Addr} // the same server, by way of the wire
+	behind := &testserver.RedisServer{Addr: wire.Addr} // the same server, through the wire
 	var refusedOfBaton atomic.Int64
 	locks, _, err := lockerAt(ctx, r, "redis://"+wire.Addr, baton.Config{TTL: ttl, Events: &baton.Events{
 		Waiting: func(context.Context, baton.LockEvent) { refusedOfBaton.Add(1) },
@@ -361,7 +363,7 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 	naive, byBaton := r.Lane(text("SET NX PX", "SET NX PX")), r.Lane(text("Baton", "Baton"))
 	r.Start()
 
-	// The wire lets the request through, and loses the answer.
+	// The wire lets the request pass and loses the answer.
 	lost := wire.CutAfterRequest(func(request []byte) bool { return bytes.Contains(request, []byte("order/42")) })
 	byBaton.Begin(lab.Waits, lab.Text{})
 	asked := r.Since()
@@ -418,12 +420,12 @@ func lostAnswer(ctx context.Context, r *lab.Run) error {
 func clientClock(ctx context.Context, r *lab.Run) error {
 	const holds, off = 3 * time.Second, 5 * time.Second
 	server := startRedis(r)
-	clocks := []time.Duration{0, off, -off} // of the client that waits, from what is right
+	clocks := []time.Duration{0, off, -off} // of the waiting client, from the right time
 	naiveA, naiveB := r.Lane(text("GETSET: A", "GETSET：A")), r.Lane(text("GETSET: B, clock +5 s", "GETSET：B，时钟快 5 s"))
 	batonA, batonB := r.Lane(text("Baton: A", "Baton：A")), r.Lane(text("Baton: B, clock +5 s", "Baton：B，时钟快 5 s"))
 
-	// The clock of Baton's process is that of this machine. So it is the server's that is
-	// changed: a client is ahead of a server that is behind.
+	// Baton's process has the clock of this machine, so the server's clock is changed
+	// instead: a client is ahead of a server that is behind.
 	var servers []*testserver.RedisServer
 	var leases []*baton.Lease
 	var others []*baton.Locker
@@ -447,7 +449,7 @@ func clientClock(ctx context.Context, r *lab.Run) error {
 	}
 	r.Start()
 
-	// remaining is how long a client waits by its own clock for the expiry in the value.
+	// remaining is how long a client waits, by its own clock, for the expiry in the value.
 	now := func(offset time.Duration) int64 { return time.Now().Add(offset).UnixMilli() }
 	remaining := func(value string, offset time.Duration) (time.Duration, error) {
 		expiry, err := strconv.ParseInt(value, 10, 64)
@@ -492,7 +494,7 @@ func clientClock(ctx context.Context, r *lab.Run) error {
 	}
 	batonB.Mark(lab.Rejected, text("the server's clock counts", "以服务器的时钟为准"))
 
-	// To B it has expired. B takes it, as nobody was faster: the old value is what it saw.
+	// By B's clock it has expired. B takes it, because the old value is the one that it saw.
 	before, err := server.Do("GETSET", "naive", of(off))
 	if err != nil {
 		return err

@@ -48,14 +48,14 @@ var renewing = []*lab.Question{
 	},
 }
 
-// inside knows who works at the same time.
+// inside has the lanes of the callers that work at the same time.
 type inside struct {
 	mu    sync.Mutex
 	lanes []*lab.Lane
 	most  int
 }
 
-// enter makes those who are inside wrong: another has their lock.
+// enter marks the callers inside as wrong: another has their lock.
 func (i *inside) enter(l *lab.Lane) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -159,20 +159,20 @@ func ttlShorterThanWork(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// hangs is one way of a lock whose holder A hangs while B waits. All times are since A asked
+// hangs is one kind of lock whose holder A hangs while B waits. All times are since A asked
 // for the lock.
 type hangs struct {
 	key     string
 	name    lab.Text
 	maxHold time.Duration
-	stops   bool // the work of A ends with its lease, as a call does that is given the context
+	stops   bool // the work of A ends with its lease, like a call with the lease's context
 
 	laneA, laneB, stock *lab.Lane
 
 	renewals           atomic.Int64
 	told, waited       time.Duration // told is 0 if A was not told while it hung
-	lost               error         // what A was told
-	refused            error         // by the guard, of the write of A when its work goes on
+	lost               error         // the error that A was told
+	refused            error         // by the guard, of A's write when its work continues
 	bare, guarded      string        // the values afterwards
 	tokenOfA, tokenOfB int64
 }
@@ -293,7 +293,7 @@ func (w *hangs) run(ctx context.Context, r *lab.Run, server *testserver.RedisSer
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-awake: // nobody ended the lease
+	case <-awake: // the lease was not ended
 	case <-a.Done():
 		w.told, w.lost = r.Since()-began, a.Err()
 		w.laneA.Mark(lab.Told, text("MaxHold", "MaxHold"))
@@ -309,7 +309,7 @@ func (w *hangs) run(ctx context.Context, r *lab.Run, server *testserver.RedisSer
 	if w.stops {
 		w.laneA.End()
 	} else {
-		// The work goes on, and writes.
+		// The work continues, and writes.
 		var failed error
 		if w.refused, failed = write(a, "from A"); failed != nil {
 			return failed

@@ -15,14 +15,14 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// startRedis starts a server that keeps nothing on disk, and names it in the record.
+// startRedis starts a server that keeps nothing on disk, and records it.
 func startRedis(r *lab.Run, args ...string) *testserver.RedisServer {
 	s := testserver.Redis(r.Site, args...)
 	nameRedis(r, s)
 	return s
 }
 
-// nameRedis names a server in the record.
+// nameRedis records a server and its version.
 func nameRedis(r *lab.Run, s *testserver.RedisServer) {
 	info, err := s.Do("INFO", "server")
 	if err != nil {
@@ -33,7 +33,7 @@ func nameRedis(r *lab.Run, s *testserver.RedisServer) {
 
 var redisVersion = regexp.MustCompile(`redis_version:(\S+)`)
 
-// startZooKeeper starts a server, and names it in the record.
+// startZooKeeper starts a server and records it.
 func startZooKeeper(r *lab.Run, lines ...string) *testserver.ZooKeeperServer {
 	s := testserver.ZooKeeper(r.Site, lines...)
 	text, err := s.Ask("srvr")
@@ -65,13 +65,13 @@ func zkSession(ctx context.Context, r *lab.Run, addr string, timeout time.Durati
 	}
 }
 
-// silence is ZooKeeper's client that writes no log.
+// silence is a logger for ZooKeeper's client that discards its messages.
 type silence struct{}
 
 func (silence) Printf(string, ...any) {}
 
-// lockerAt opens a store, and makes a Locker of it, as one program would. Both end with the
-// experiment, or by crash: then nothing is released, and nothing is renewed any more.
+// lockerAt opens a store and makes a Locker over it, like a separate program. Both end with
+// the experiment, or by crash, which releases nothing and stops all renewals.
 func lockerAt(ctx context.Context, r *lab.Run, url string, cfg baton.Config) (locks *baton.Locker, crash func(), err error) {
 	store, err := open.Store(ctx, url)
 	if err != nil {
@@ -92,7 +92,7 @@ func lockerAt(ctx context.Context, r *lab.Run, url string, cfg baton.Config) (lo
 	return locks, crash, err
 }
 
-// refuses reports whether a lock is not granted for as long as half a second.
+// refuses reports whether a lock is not granted within half a second.
 func refuses(ctx context.Context, locks *baton.Locker, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
@@ -100,12 +100,12 @@ func refuses(ctx context.Context, locks *baton.Locker, key string) bool {
 	return err != nil
 }
 
-// unexpected is the error of an experiment that did not see what its answer says.
+// unexpected is the error of an outcome that contradicts the answer.
 func unexpected(format string, args ...any) error {
 	return fmt.Errorf("this was not expected: "+format, args...)
 }
 
-// wait waits for a time that belongs to the experiment.
+// wait waits for a time that is part of the experiment.
 func wait(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

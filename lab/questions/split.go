@@ -43,23 +43,23 @@ type pair struct {
 	name          lab.Text
 	old, replica  *testserver.RedisServer
 	wire          *faultproxy.Proxy
-	atOld         *baton.Locker // of A and C, who are cut off together with the primary
+	atOld         *baton.Locker // of A and C, which are cut off together with the primary
 	laneOld       *lab.Lane
 	laneA, laneB  *lab.Lane
 	a, b, c       *baton.Lease
-	granted, told time.Duration // B is granted the lock; A is told of its loss, or never
+	granted, told time.Duration // on the timeline: B is granted the lock; A is told of its loss, or never
 	refusedA      error         // by the guard
 	refusedC      error         // by the old primary
 	locks         taken         // by SET NX PX at the old primary
 }
 
-// taken are the locks that were taken at the old primary after the cut, one after another.
+// taken counts the locks that were taken at the old primary after the cut, one after another.
 type taken struct {
 	acknowledged []string // keys
 	last         time.Duration
 	others       int           // not acknowledged
-	first        chan struct{} // closed at the first of them
-	lost         int           // of the acknowledged, when the old primary follows the new one
+	first        chan struct{} // closed at the first acknowledgement
+	lost         int           // of the acknowledged ones, when the old primary follows the new one
 	err          error
 }
 
@@ -83,7 +83,7 @@ func (t *taken) take(ctx context.Context, r *lab.Run, prefix string, take func(k
 	}
 }
 
-// look counts the acknowledged locks that a server does not have.
+// look counts the acknowledged locks that a server lacks.
 func (t *taken) look(server *testserver.RedisServer) error {
 	for _, key := range t.acknowledged {
 		there, err := server.Do("EXISTS", key)
@@ -97,7 +97,7 @@ func (t *taken) look(server *testserver.RedisServer) error {
 	return nil
 }
 
-// accepting is the result of what a primary refuses that has too few replicas.
+// accepting turns the error of a primary with too few replicas into a refusal.
 func accepting(err error) (bool, error) {
 	if err != nil && strings.Contains(err.Error(), "NOREPLICAS") {
 		return false, nil
@@ -105,7 +105,7 @@ func accepting(err error) (bool, error) {
 	return err == nil, err
 }
 
-// accepted is what a table says of a write.
+// accepted is a table's cell for the answer to a write.
 func accepted(err error) lab.Text {
 	if err == nil {
 		return text("accepted", "接受")
@@ -127,7 +127,7 @@ func startPair(ctx context.Context, r *lab.Run, name lab.Text, ttl time.Duration
 	} {
 		*lane.lane = r.Lane(lab.Text{EN: name.EN + ": " + lane.name.EN, ZH: name.ZH + "：" + lane.name.ZH})
 	}
-	// From the first acknowledgement of its replica on the primary takes writes.
+	// The primary accepts writes from the first acknowledgement of its replica on.
 	err := takeByHand(ctx, func() (bool, error) {
 		_, err := p.old.Do("SET", "ready", "1")
 		return accepting(err)
@@ -208,7 +208,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		return unexpected("replicas=1: the old primary grants what no replica has")
 	}
 
-	// Clients beside the old primary go on taking locks.
+	// Clients beside the old primary continue to take locks.
 	writing, stop := context.WithCancel(ctx)
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -232,7 +232,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		})
 	})
 
-	// The fail-over, as Sentinel makes it.
+	// The failover, as Sentinel makes it.
 	if err := wait(ctx, until); err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// The primary with min-replicas-to-write stops to grant, and to renew.
+	// The primary with min-replicas-to-write stops granting and renewing.
 	select {
 	case <-safer.locks.first:
 		safer.laneOld.Mark(lab.Rejected, text("NOREPLICAS", "NOREPLICAS"))
@@ -277,7 +277,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 	case <-time.After(5 * time.Second):
 		return unexpected("the old primary refuses writes, and A was not told")
 	}
-	if err := wait(ctx, ttl); err != nil { // the other goes on
+	if err := wait(ctx, ttl); err != nil { // the other pair continues
 		return err
 	}
 	believes := async.a.Err() == nil
@@ -313,7 +313,7 @@ func splitBrain(ctx context.Context, r *lab.Run) error {
 		return err
 	}
 
-	// The cut heals: the old primary follows the new one, as Sentinel tells it.
+	// The cut ends: the old primary follows the new one, on Sentinel's command.
 	for _, p := range pairs {
 		host, port, _ := net.SplitHostPort(p.replica.Addr)
 		if _, err := p.old.Do("REPLICAOF", host, port); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/batonhq/baton/lab"
 )
 
-// waiting are the questions about who is next.
+// waiting are the questions about the order of waiters.
 var waiting = []*lab.Question{
 	{
 		Name:  "herd",
@@ -59,7 +59,7 @@ func readWriteOrder(ctx context.Context, r *lab.Run) error {
 	server := startRedis(r)
 	url := "redis://" + server.Addr
 	readers, writer := r.Lane(text("readers first: R", "读者优先：读者")), r.Lane(text("readers first: W", "读者优先：写者"))
-	order := []string{"R1", "R2", "W1", "R3", "W2"} // as they come
+	order := []string{"R1", "R2", "W1", "R3", "W2"} // in this order they ask
 	lanes := map[string]*lab.Lane{}
 	lockers, waits := map[string]*baton.Locker{}, make(chan bool, len(order))
 	for _, who := range order {
@@ -117,7 +117,7 @@ func readWriteOrder(ctx context.Context, r *lab.Run) error {
 				events <- event{who: who, err: err}
 			}
 		}()
-		select { // the next one comes when this one has its position
+		select { // the next caller comes when this one has its position
 		case <-waits:
 		case <-granted:
 		case <-ctx.Done():
@@ -125,7 +125,7 @@ func readWriteOrder(ctx context.Context, r *lab.Run) error {
 		}
 	}
 
-	// Meanwhile one reader of the naive lock comes before the other has gone.
+	// Meanwhile one reader of the naive lock always enters before the other leaves.
 	tries := 0
 	for range 12 {
 		if in, err := server.Do("EVAL", enter, "0"); err != nil || in != "1" {
@@ -175,7 +175,7 @@ func fairQueue(ctx context.Context, r *lab.Run) error {
 	const callers, hold = 20, 25 * time.Millisecond
 	server := startRedis(r)
 
-	// Everybody comes while the lock is held, one after the other.
+	// All callers come while the lock is held, one after the other.
 	if _, err := server.Do("SET", "naive", "first"); err != nil {
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/batonhq/baton/lab"
 )
 
-// herd lets waiters, each with a session of its own, hand a lock on in four ways, and counts.
+// herd lets waiters, each with its own session, hand a lock on in four ways, and counts.
 func herd(ctx context.Context, r *lab.Run) error {
 	counts := []int{10, 30, 100, 300, 1000}
 	server := startZooKeeper(r, "maxSessionTimeout=1200000") // so long that no pings are counted
@@ -45,12 +45,12 @@ func herd(ctx context.Context, r *lab.Run) error {
 			}
 			lines[i].Points = append(lines[i].Points, [2]float64{float64(n), float64(requests)})
 			cells = append(cells, fmt.Sprintf("%d, %d", requests, wakes))
-			// Each of those who wake asks at least once; and of all who wait one has to wake.
+			// Each waiter that wakes asks at least once, and at least one waiter must wake.
 			if way == "before" && (wakes != 1 || requests > 5) || way != "before" && (wakes < int64(n) || requests < wakes) {
 				return unexpected("%d waiters that watch %s: %d requests and %d wakes", n, way, requests, wakes)
 			}
 		}
-		if n > 300 { // each waiter of Baton is a whole client here
+		if n > 300 { // each waiter of Baton is a complete client here
 			t.Add(append(cells, "-")...)
 			continue
 		}
@@ -71,9 +71,9 @@ func herd(ctx context.Context, r *lab.Run) error {
 	return nil
 }
 
-// batonHandsOn does the same with Baton, a Locker and a session for each waiter. Waiters also
-// show twice a second that they live, whoever holds. So of five hand-overs the one counts
-// in which they sent the least.
+// batonHandsOn does the same with Baton, with a Locker and a session for each waiter. All
+// waiters also send a sign of life twice a second. So of five hand-overs the one with the
+// fewest requests counts.
 func batonHandsOn(ctx context.Context, r *lab.Run, server *testserver.ZooKeeperServer, root string, waiters int) (requests float64, err error) {
 	waits, leases, failed := make(chan bool, waiters), make(chan *baton.Lease), make(chan error, waiters)
 	events := &baton.Events{Waiting: func(context.Context, baton.LockEvent) { waits <- true }}
@@ -124,8 +124,8 @@ func batonHandsOn(ctx context.Context, r *lab.Run, server *testserver.ZooKeeperS
 	return float64(least), held.Unlock()
 }
 
-// handOn queues on one node for each session, and lets the first release. It returns what
-// that costs: requests, and sessions that wake.
+// handOn queues one node for each session, and releases the first. It returns the cost:
+// requests, and sessions that wake.
 func handOn(server *testserver.ZooKeeperServer, site *testserver.Site, dir, way string, sessions []*zk.Conn) (requests, wakes int64, err error) {
 	if _, err := sessions[0].Create(dir, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 		return 0, 0, err
@@ -137,7 +137,7 @@ func handOn(server *testserver.ZooKeeperServer, site *testserver.Site, dir, way 
 		}
 	}
 
-	// Of each one that looked: whether it holds now.
+	// From each session that looked: whether it holds now.
 	looked, woken, failed := make(chan bool), new(atomic.Int64), make(chan error, len(sessions))
 	for i, s := range sessions[1:] {
 		own := strings.TrimPrefix(nodes[i+1], dir+"/")

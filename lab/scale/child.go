@@ -15,18 +15,18 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// orderVariable holds, in a copy of this program, what it is to measure.
+// orderVariable has the order of a child, a copy of this program.
 const orderVariable = "BATON_SCALE_ORDER"
 
-// order is what a copy of this program measures.
+// order is what a child measures.
 type order struct {
 	Part string // a name of work
 	At   place
 	Plan planOf
-	N    int     // how many
+	N    int     // how many leases, waiters or processes
 	How  string  // of waiters
 	Rate float64 // of pairs beside leases
-	Name string  // that keys begin with
+	Name string  // the prefix of keys
 }
 
 // planOf is a plan that can be sent.
@@ -42,7 +42,7 @@ func (p *plan) send(leases []int) planOf {
 	return planOf{TTL: p.ttl, Patience: p.patience, Most: p.most, Open: p.open, Waiting: p.waiting, Drain: p.drain, Loads: p.loads, Keys: p.keys, LimitKeys: p.limitKeys, Leases: leases}
 }
 
-// measurers make the parts.
+// measurers measure the parts.
 var measurers = map[string]func(context.Context, *order) (any, error){
 	"pairs":   func(ctx context.Context, o *order) (any, error) { return measurePairs(ctx, o) },
 	"limits":  func(ctx context.Context, o *order) (any, error) { return measureLimits(ctx, o) },
@@ -51,9 +51,9 @@ var measurers = map[string]func(context.Context, *order) (any, error){
 	"hold":    func(ctx context.Context, o *order) (any, error) { return hold(ctx, o) },
 }
 
-// Main does the work of such a copy, and ends it: it prints the result as a line and stays
-// as it is until its standard input ends. What it holds is not released: the process just
-// ends. In other processes Main does nothing.
+// Main, in a child, measures, prints the result as a line, waits until its standard input
+// ends, and ends the process. It does not release what it holds. In other processes Main does
+// nothing.
 func Main() {
 	text := os.Getenv(orderVariable)
 	if text == "" {
@@ -75,11 +75,11 @@ func Main() {
 		fmt.Fprintln(os.Stderr, "scale:", err)
 		os.Exit(1)
 	}
-	_, _ = io.Copy(io.Discard, os.Stdin) // until the other process closes it, or ends
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent closes it, or ends
 	os.Exit(0)
 }
 
-// child is a copy of this program that works.
+// child is a running copy of this program.
 type child struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
@@ -112,7 +112,7 @@ func startChild(o order) (*child, error) {
 	return &child{cmd, stdin, bufio.NewReader(stdout)}, nil
 }
 
-// result waits for what the child measured.
+// result waits for the child's result.
 func (c *child) result(into any) error {
 	text, err := c.out.ReadBytes('\n')
 	if err != nil {
@@ -140,7 +140,7 @@ func (c *child) end() {
 	_ = c.cmd.Wait()         // it was killed
 }
 
-// sqliteCommits is a counter that a place of SQLite reads.
+// sqliteCommits counts commits, for a place of SQLite.
 type sqliteCommits struct{ atomic.Int64 }
 
 // parts measures all parts of one store.
@@ -260,7 +260,7 @@ func (p *parts) processes(n int) (x processes, err error) {
 	time.Sleep(period) // the last ones are renewed for the first time
 	x = processes{N: n, Leases: p.plan.each}
 	periods := 1
-	if n == 1 { // what it sends only now and then is to be seen, too
+	if n == 1 { // long enough for rare requests, too
 		periods = p.plan.periods
 	}
 	m := watch(p.ctx, &p.at)
@@ -278,11 +278,11 @@ func (p *parts) processes(n int) (x processes, err error) {
 	return x, nil
 }
 
-// meter counts what a server and this process do between two moments.
+// meter measures what a server and this process do between two moments.
 type meter struct {
 	at                   *place
 	before               work
-	own                  work // what asking costs
+	own                  work // the cost of asking
 	server, client       time.Duration
 	err                  error
 	requests, commits    float64

@@ -10,10 +10,10 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// request is what is measured; random is for the choice of its key.
+// request is a measured operation; random chooses its key.
 type request func(ctx context.Context, random uint64) error
 
-// most lets callers go on as fast as they can for a while.
+// most lets n callers work as fast as they can for a time.
 func most(ctx context.Context, n int, d time.Duration, do request) (perSecond float64, err error) {
 	var done atomic.Int64
 	var failed atomic.Pointer[error]
@@ -37,13 +37,12 @@ func most(ctx context.Context, n int, d time.Duration, do request) (perSecond fl
 	return float64(done.Load()) / time.Since(began).Seconds(), nil
 }
 
-// maxUnderWay bounds the goroutines of an open loop: more are no longer a queue at the
-// store, but an overload.
+// maxUnderWay bounds the goroutines of an open loop. More are an overload, not a queue at
+// the store.
 const maxUnderWay = 50_000
 
-// openLoop starts requests at the moments of a Poisson process, whatever becomes of the
-// earlier ones, and counts each latency from that moment: a request that could not be
-// started in time was late already.
+// openLoop starts requests at the moments of a Poisson process, even while earlier ones are
+// running. Each latency counts from that moment, so it includes the delay of a late start.
 func openLoop(ctx context.Context, rate float64, d time.Duration, do request) opened {
 	random := rand.New(rand.NewPCG(1, 2)) // the same arrivals every time
 	var mu sync.Mutex

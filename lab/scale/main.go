@@ -1,11 +1,11 @@
-// Package scale measures how the cost of Baton grows with what is asked of it: leases,
-// processes, waiters of one key, acquisitions and decisions per second. It starts one
-// server of each kind as private children, writes what it measured to lab/results/scale.json,
-// and makes lab/results/scale.md from that. Run it by "make scale", on a
-// machine that has nothing else to do. It needs Linux.
+// Package scale measures how the cost of Baton grows with the number of leases, processes,
+// waiters of one key, acquisitions and decisions per second. It starts one server of each
+// kind as private children, writes its figures to lab/results/scale.json, and makes
+// lab/results/scale.md from that. Run it by "make scale", on an otherwise idle machine. It
+// needs Linux.
 //
-// Each part of a measurement runs in a process of its own, a copy of this program, so
-// that memory and CPU time are those of one part, and what it holds ends with it.
+// Each part of a measurement runs in a process of its own, a copy of this program. So memory
+// and CPU time are those of one part, and its leases end with the process.
 package scale
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Config is what Run measures, and where.
+// Config says what Run measures, and where.
 type Config struct {
 	Root   string // the folder of the repository
 	Only   string // only these stores, separated by commas; the others' figures stay
@@ -28,7 +28,7 @@ type Config struct {
 	Render bool   // make the page from lab/results/scale.json, without measuring
 }
 
-// Run measures all stores, and writes the page. Programs that call it call Main first.
+// Run measures all stores, and writes the page. Programs that call it must call Main first.
 func Run(ctx context.Context, cfg Config) error {
 	file := filepath.Join(cfg.Root, "lab", "results", "scale.json")
 	if cfg.Render {
@@ -52,7 +52,7 @@ func Run(ctx context.Context, cfg Config) error {
 		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k kind) bool { return !slices.Contains(names, k.name) })
 	}
 	r := &results{Date: time.Now().UTC().Format(time.DateOnly), Machine: thisMachine()}
-	if cfg.Only != "" && !cfg.Quick { // the others stay
+	if cfg.Only != "" && !cfg.Quick { // the other stores keep their figures
 		if old, err := load(file); err == nil {
 			r.Stores = old.Stores
 			r.Machine.LoadBefore = max(r.Machine.LoadBefore, old.Machine.LoadBefore)
@@ -65,7 +65,7 @@ func Run(ctx context.Context, cfg Config) error {
 		}
 		r.put(s)
 		r.Machine.LoadAfter = loadAverage()
-		if !cfg.Quick { // what is measured is not lost with what comes
+		if !cfg.Quick { // an error of a later store must not lose these figures
 			if err := r.save(file); err != nil {
 				return err
 			}

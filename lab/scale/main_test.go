@@ -72,7 +72,7 @@ func TestFormulas(t *testing.T) {
 		for n, f := range m.factors() {
 			all[n] = append(all[n], f)
 		}
-		// Of few requests, one that is asked again on a busy machine counts much.
+		// Among few requests, one repeated request on a busy machine counts much.
 		if l := s.counted(); l == nil {
 			t.Errorf("%s: no renewals can be compared with the formula", s.Name)
 		} else if !(m.requests < 1.5) && math.Abs(s.requests(1, l.N, period)-l.Requests) > 5 {
@@ -82,8 +82,8 @@ func TestFormulas(t *testing.T) {
 			t.Errorf("%s: the formula of processes is off by a factor of %.2f", s.Name, m.processes)
 		}
 	}
-	// What the page says: counts can be relied on, the times of renewals and p50 are good
-	// for the order of magnitude.
+	// As the page says: counts are reliable; the times of renewals and p50 are good for the
+	// order of magnitude.
 	bounds := []float64{1.1, 1.1, 5, 5}
 	for n, bound := range bounds {
 		if median := measure.Median(all[n]); !(median < bound) {

@@ -36,8 +36,8 @@ func makePage(r *results) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// view is what the template shows. A row is a line of a table: the template says what
-// stands above it.
+// view is the data of the template. A row is a line of a table; the template has the table's
+// head.
 type view struct{ *results }
 
 const none = "–"
@@ -58,7 +58,7 @@ func (v view) head(names []string) string {
 	return row(append([]string{""}, names...)...) + "|---" + strings.Repeat("|---", len(names)) + "|\n"
 }
 
-// names are the stores of a table by store.
+// names are the stores, as the columns of a table.
 func (v view) names() (all []string) {
 	for _, s := range v.Stores {
 		all = append(all, s.Name)
@@ -83,7 +83,7 @@ func percent(f float64) string {
 	}
 }
 
-// The rows of demand of the first table.
+// The rows of the first table's demand.
 var (
 	demandLeases    = []int{1000, 10_000, 100_000, 1_000_000}
 	demandPairs     = []int{100, 1000, 10_000, 100_000}
@@ -95,7 +95,7 @@ const (
 	demandTTL  = 15  // seconds
 )
 
-// LeaseShares, PairShares and DecisionShares say what part of one server a demand takes.
+// LeaseShares, PairShares and DecisionShares say which part of one server a demand takes.
 func (v view) LeaseShares(in, leases string) string {
 	text := ""
 	for _, n := range demandLeases {
@@ -132,7 +132,7 @@ func (v view) DecisionShares(what string) string {
 	return text
 }
 
-// decisions is the part of a server that so many decisions per second on many keys take.
+// decisions is the part of a server that n decisions per second on many keys take.
 func (s *store) decisions(n int) float64 {
 	if len(s.Limits) == 0 {
 		return math.NaN()
@@ -161,8 +161,8 @@ func (v view) Waits(what string) string {
 	return text
 }
 
-// handOver is the seconds from one holder to the next with so many waiters, or with the
-// most that were measured.
+// handOver is the seconds from one holder to the next with n waiters, or with the most that
+// were measured.
 func (s *store) handOver(n int) (seconds float64, measured bool) {
 	seconds = math.NaN()
 	for _, w := range s.Waiters {
@@ -173,8 +173,8 @@ func (s *store) handOver(n int) (seconds float64, measured bool) {
 	return seconds, measured
 }
 
-// Bill has a row for each TTL and number of leases of a process: the requests that keep
-// one lease for an hour.
+// Bill has a row for each TTL and number of leases of a process: the requests that keep one
+// lease for an hour.
 func (v view) Bill(alone, each string) string {
 	text := ""
 	for _, ttl := range []int{5, 15, 60, 300} {
@@ -200,13 +200,13 @@ func (v view) Bill(alone, each string) string {
 	return text
 }
 
-// BillHead is the head of that table.
+// BillHead is the head of Bill's table.
 func (v view) BillHead(process string) string {
 	names := slices.DeleteFunc(v.names(), func(n string) bool { return n == "memory" })
 	return row(append([]string{"TTL", process}, names...)...) + "|---|---" + strings.Repeat("|---", len(names)) + "|\n"
 }
 
-// Carries has a row for each store: what one server carries.
+// Carries has a row for each store: the capacity of one server.
 func (v view) Carries() string {
 	text := ""
 	for i := range v.Stores {
@@ -321,7 +321,7 @@ func (v view) Queued() string {
 	return text
 }
 
-// Failures are what did not come to an end.
+// Failures are the measurements that did not end.
 func (v view) Failures() (all []string) {
 	for _, s := range v.Stores {
 		for _, w := range s.Waiters {
@@ -333,7 +333,7 @@ func (v view) Failures() (all []string) {
 	return all
 }
 
-// Patience is how long taking leases or positions may last.
+// Patience is the bound on the time for taking leases or positions, in seconds.
 func (v view) Patience() string { return strconv.Itoa(int(full.patience.Seconds())) }
 
 // Many has a row for each store and number of processes.
@@ -342,7 +342,7 @@ func (v view) Many() string {
 	for _, s := range v.Stores {
 		for _, x := range s.Processes {
 			server := none
-			if x.N > 1 { // of one, the server's own changes count more
+			if x.N > 1 { // with one process, the server's own changes count more
 				server = kib(x.ServerBytes)
 			}
 			text += row(s.Name, number(x.N), measure.Count(x.Requests), measure.Count(s.requests(x.N, x.Leases, v.period())),
@@ -391,7 +391,7 @@ func (v view) Saved() string {
 	return text
 }
 
-// misses are how far the formula and the simulation are off on a store, as factors.
+// misses are the errors of the formula and the simulation on a store, as factors.
 type misses struct {
 	requests             float64 // renewal requests of the most leases that were counted
 	processes            float64 // of the most processes
@@ -427,8 +427,8 @@ func (s *store) misses(period float64) *misses {
 	return e
 }
 
-// Formulas has a row for each store: what a process sends at a tick for n leases, and in a
-// second besides.
+// Formulas has a row for each store: the requests of a process at a tick for n leases, and
+// those in a second besides.
 func (v view) Formulas() string {
 	text := ""
 	for i := range v.Stores {
@@ -488,8 +488,8 @@ func (m *misses) factors() []float64 {
 	return []float64{m.requests, m.processes, m.took, m.p50, m.p99, m.besideP50, m.besideP99}
 }
 
-// Beyond has a row for each store that many machines share and number of leases, with so
-// many pairs per second besides, as the simulation has it.
+// Beyond has a row for each store that many machines share and number of leases, beside
+// pairs at a given rate, from the simulation.
 func (v view) Beyond() string {
 	text := ""
 	for i := range v.Stores {

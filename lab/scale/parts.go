@@ -24,8 +24,8 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// maxRate is the most that an open loop asks for: beyond it the loop itself takes more of
-// the machine than what it measures.
+// maxRate bounds the rate of an open loop. Above it the loop takes more of the machine than
+// the measured store.
 const maxRate = 50_000
 
 // round keeps three digits.
@@ -37,7 +37,7 @@ func round(v float64) float64 {
 	return s
 }
 
-// measureRates measures do on names drawn from so many.
+// measureRates measures do on names drawn from that many keys.
 func measureRates(ctx context.Context, o *order, keys int, do request) (r rates, err error) {
 	if _, err := most(ctx, callers, o.Plan.Most/5, do); err != nil { // connects, and makes tables
 		return r, err
@@ -73,7 +73,7 @@ func measurePairs(ctx context.Context, o *order) (rates, error) {
 	return measureRates(ctx, o, o.Plan.Keys, pair(locker, o.Name, o.Plan.Keys))
 }
 
-// openLocker opens the store. A ttl of 0 is the default.
+// openLocker opens the store. A ttl of 0 means the default.
 func openLocker(ctx context.Context, o *order, ttl time.Duration, events *baton.Events) (*baton.Locker, error) {
 	store, err := open.Store(ctx, o.At.URL)
 	if err != nil {
@@ -82,7 +82,7 @@ func openLocker(ctx context.Context, o *order, ttl time.Duration, events *baton.
 	return baton.New(store, baton.Config{TTL: ttl, Events: events})
 }
 
-// pair locks and unlocks one of so many keys.
+// pair locks and unlocks one of that many keys.
 func pair(locker *baton.Locker, name string, keys int) request {
 	return func(ctx context.Context, random uint64) error {
 		lease, err := locker.Lock(ctx, name+"/"+strconv.Itoa(int(random%uint64(keys))))
@@ -98,7 +98,7 @@ func measureLimits(ctx context.Context, o *order) (all []rates, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// So high that everything is allowed: an allowed request costs a write.
+	// The limit is so high that everything is allowed: an allowed request costs a write.
 	limiter, err := ratelimit.New(store, ratelimit.TokenBucket(100_000_000, time.Second, 100_000_000))
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func measureLimits(ctx context.Context, o *order) (all []rates, err error) {
 	return all, nil
 }
 
-// measureLeases holds more and more leases.
+// measureLeases holds growing numbers of leases.
 func measureLeases(ctx context.Context, o *order) (all []leases, err error) {
 	var renewals, lost atomic.Int64
 	var slowest, tick atomic.Int64
@@ -156,9 +156,9 @@ func measureLeases(ctx context.Context, o *order) (all []leases, err error) {
 		}
 
 		if o.At.scheme() == "mysql" {
-			time.Sleep(sweepPasses) // it looks at all that was just made, and its statements would count
+			time.Sleep(sweepPasses) // the sweep reads all new keys, and its statements would count
 		}
-		// From between two ticks, the first of which renewed all leases.
+		// Begin between two ticks, the first of which renewed all leases.
 		awaitTick(&renewals)
 		at := time.Unix(0, tick.Load()).Add(period * 7 / 10)
 		time.Sleep(time.Until(at))
@@ -185,10 +185,10 @@ func measureLeases(ctx context.Context, o *order) (all []leases, err error) {
 	return all, nil
 }
 
-// sweepPasses is the longest time until mysqlstore begins its next sweep, and a second.
+// sweepPasses is the longest time until mysqlstore begins its next sweep, plus a second.
 const sweepPasses = 16 * time.Second
 
-// take locks the keys from one number up to another.
+// take locks the keys from one number to another.
 func take(ctx context.Context, o *order, locker *baton.Locker, from, to int) (perSecond float64, failed string) {
 	began := time.Now()
 	var next atomic.Int64
@@ -204,7 +204,7 @@ func take(ctx context.Context, o *order, locker *baton.Locker, from, to int) (pe
 				}
 				name := o.Name + "/" + strconv.Itoa(i)
 				_, err := locker.Lock(ctx, name)
-				if err != nil { // a machine that is busy with something else: the key may stay taken for a TTL
+				if err != nil { // on a machine that is busy with other work: the key may stay taken for a TTL
 					_, err = locker.Lock(ctx, name+"/again")
 				}
 				text := ""
@@ -227,7 +227,7 @@ func take(ctx context.Context, o *order, locker *baton.Locker, from, to int) (pe
 	return round(float64(to-from) / time.Since(began).Seconds()), ""
 }
 
-// awaitTick returns when the next renewal was made.
+// awaitTick returns after the next renewal.
 func awaitTick(renewals *atomic.Int64) {
 	for was := renewals.Load(); renewals.Load() == was; {
 		time.Sleep(time.Millisecond)
@@ -241,14 +241,14 @@ func heapInUse() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// measureWaiters lets n wait for one key, and then hands the lock round.
+// measureWaiters lets n callers wait for one key, and then hands the lock round.
 func measureWaiters(ctx context.Context, o *order) (w waiters, err error) {
 	w = waiters{N: o.N, How: o.How}
 	store, err := open.Store(ctx, o.At.URL)
 	if err != nil {
 		return w, err
 	}
-	const together = 64 // that ask at a time
+	const together = 64 // callers that ask at a time
 	asking := make(chan struct{}, together)
 	var stand, served atomic.Int64
 	all := make(chan struct{})
@@ -338,7 +338,7 @@ func measureWaiters(ctx context.Context, o *order) (w waiters, err error) {
 	}
 }
 
-// asker returns what the i-th waiter does.
+// asker returns the function of the i-th waiter.
 func asker(store driver.Locks, cfg baton.Config, o *order) (func(ctx context.Context, i int) (unlock func() error, err error), error) {
 	of := func(l *baton.Locker) (func() error, error) {
 		lease, err := l.Lock(context.Background(), o.Name)

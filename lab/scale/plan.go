@@ -2,29 +2,29 @@ package scale
 
 import "time"
 
-// plan says how much is measured.
+// plan is how much to measure.
 type plan struct {
 	ttl       time.Duration // of leases: renewed every third of it
-	patience  time.Duration // how long taking leases, or standing in the queue, may last
-	most      time.Duration // how long callers go on as fast as they can
+	patience  time.Duration // for taking leases, or positions in the queue
+	most      time.Duration // for callers that work as fast as they can
 	open      time.Duration // one open-loop measurement
-	loads     []float64     // of open-loop measurements, as parts of the most
-	keys      int           // that pairs are drawn from
+	loads     []float64     // of open-loop measurements, as fractions of the highest rate
+	keys      int           // pairs are drawn from that many
 	limitKeys []int
 	leases    []int
 	memory    []int // leases, on memory
 	waiters   []int
 	local     int // waiters in one local queue, and clients of one agent
 	waiting   time.Duration
-	drain     time.Duration // the most that hand-overs are counted for
+	drain     time.Duration // the longest time for counting hand-overs
 	processes []int
 	each      int // leases of a process
-	periods   int // renewals of a process that is alone
+	periods   int // renewals of a single process
 }
 
 const (
-	callers = 64  // that go on as fast as they can
-	beside  = 0.2 // the load of pairs that are measured beside leases
+	callers = 64  // that work as fast as they can
+	beside  = 0.2 // the load of pairs beside leases
 )
 
 var full = plan{
@@ -34,7 +34,7 @@ var full = plan{
 	processes: []int{1, 100}, each: 10, periods: 8,
 }
 
-// small proves in a few seconds that the program works.
+// small shows within seconds that the program works.
 var small = plan{
 	ttl: 900 * time.Millisecond, patience: 10 * time.Second, most: 100 * time.Millisecond, open: 200 * time.Millisecond, loads: []float64{0.1, 0.5}, keys: 1000, limitKeys: []int{1, 100},
 	leases: []int{1, 300}, memory: []int{1, 300},

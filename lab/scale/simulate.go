@@ -6,37 +6,37 @@ import (
 	"slices"
 )
 
-// model is a server as the simulation has it: it does one thing after the other, in the
-// order in which they come.
+// model is a server in the simulation: it does one command after the other, in the order in
+// which they arrive.
 type model struct {
-	pair   float64   // seconds that locking and unlocking a key takes of its time
-	batch  float64   // seconds that a renewal command takes, whatever it carries
-	claim  float64   // seconds more for each lease that the command carries
-	claims int       // that a command carries at most; 0: there is no bound
-	floor  []float64 // latencies of pairs where nothing else is asked, at each of quantiles
+	pair   float64   // seconds of its time that locking and unlocking a key takes
+	batch  float64   // seconds that an empty renewal command takes
+	claim  float64   // additional seconds for each lease of the command
+	claims int       // most leases of a command; 0: no bound
+	floor  []float64 // latencies of pairs on an idle server, at each of quantiles
 }
 
-// demand is what is asked of a server.
+// demand is the load on a server.
 type demand struct {
 	pairs     float64 // per second, at the moments of a Poisson process
 	leases    int
-	processes int     // that hold them, each as many
+	processes int     // that hold them, in equal parts
 	period    float64 // seconds between two renewals of a lease
-	together  bool    // all processes renew at the same ticks, as those of one machine do
+	together  bool    // all processes renew at the same ticks, like those of one machine
 }
 
-// prediction is what comes of it.
+// prediction is the result.
 type prediction struct {
 	seconds []float64 // latencies of pairs at each of quantiles
-	busy    float64   // the part of its time that the server works
+	busy    float64   // the fraction of its time that the server works
 	longest float64   // seconds from a tick to the last answer to a process
 }
 
 func (p *prediction) at(q float64) float64 { return p.seconds[slices.Index(quantiles, q)] }
 
-// simulate runs a server for some seconds of time that does not pass. A process sends its
-// next renewal command when the one before was answered; pairs wait for nothing. The time
-// that a server is asked for cannot be more than it has: then the result only says so.
+// simulate runs a server for some seconds of simulated time. A process sends its next renewal
+// command after the answer to the previous one; pairs do not wait. A demand of more time than
+// the server has gives a result that shows only that.
 func simulate(m model, d demand, seconds float64) prediction {
 	random := rand.New(rand.NewPCG(3, 4)) // the same every time
 	var renewing bursts
@@ -58,7 +58,7 @@ func simulate(m model, d demand, seconds float64) prediction {
 	if d.pairs > 0 {
 		pair = random.ExpFloat64() / d.pairs
 	}
-	free, worked := 0.0, 0.0 // when the server is free again
+	free, worked := 0.0, 0.0 // when the server is free
 	for {
 		if len(renewing) > 0 && renewing[0].next < pair {
 			b := renewing[0]
@@ -104,8 +104,7 @@ func simulate(m model, d demand, seconds float64) prediction {
 	return p
 }
 
-// draw returns a latency of the floor: the one at the quantile u, between those that are
-// known.
+// draw returns the latency of the floor at the quantile u, by interpolation.
 func (m *model) draw(u float64) float64 {
 	low, at := 0.0, 0.0
 	for i, q := range quantiles {
@@ -120,15 +119,15 @@ func (m *model) draw(u float64) float64 {
 	return at
 }
 
-// burst is what a process renews at a tick.
+// burst is the renewal of a process at a tick.
 type burst struct {
 	tick   float64
 	next   float64 // when it sends its next command
-	left   int     // leases that are still to be renewed
+	left   int     // leases without renewal so far
 	leases int
 }
 
-// bursts are ordered by the moments of their next commands.
+// bursts are sorted by the moments of their next commands.
 type bursts []*burst
 
 func (b bursts) Len() int           { return len(b) }

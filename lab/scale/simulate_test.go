@@ -15,8 +15,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// What is known of a queue with random arrivals and a service that always takes the same:
-// of those that wait less than one service, (1-ρ)e^(λt) wait at most t.
+// For a queue with random arrivals and a constant service time: of the requests that wait
+// less than one service, (1-ρ)e^(λt) wait at most t.
 func TestSimulationOfOneQueue(t *testing.T) {
 	m := model{pair: 0.001, floor: make([]float64, len(quantiles))}
 	p := simulate(m, demand{pairs: 500, period: 1}, 300)
@@ -47,8 +47,8 @@ func TestSimulationOfRenewals(t *testing.T) {
 	}
 }
 
-// slow is a store in memory whose renewals take the time of one server that does one
-// command after the other.
+// slow is a store in memory whose renewals take the time of one server that does one command
+// after the other.
 type slow struct {
 	*memstore.Store
 	model    model

@@ -21,15 +21,15 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// kind is a store, on a server that is set up as in production: what it has granted is on
-// the disk, or as near as possible.
+// kind is a store, on a server that is set up as in production: a granted lock is on the
+// disk, or as near as possible.
 type kind struct {
 	name, setup string
 	start       func(t testserver.TB) place
 }
 
-// place is where a store is, and how its server is asked what it has done. It goes to the
-// processes that measure.
+// place is the address of a store, and of its server's counters. The measuring processes get
+// it as JSON.
 type place struct {
 	Kind  string
 	URL   string
@@ -56,8 +56,8 @@ var kinds = []kind{
 	}},
 	{"Redlock", "five servers, appendonly yes, appendfsync everysec", func(t testserver.TB) place {
 		nodes := testserver.RedisNodes(t, 5, "--appendonly", "yes")
-		// durable=true lets them vote although they have just been started: none of
-		// them restarts.
+		// durable=true lets them vote although they have just been started: they do not
+		// restart.
 		p := place{URL: "redlock://" + strings.Join(testserver.Addrs(nodes), ",") + "?durable=true", Addrs: testserver.Addrs(nodes)}
 		for _, n := range nodes {
 			p.PIDs = append(p.PIDs, n.Pid())
@@ -96,10 +96,10 @@ func quickKinds() (all []kind) {
 	return all
 }
 
-// work is what a server has counted. Only differences have a meaning.
+// work is a server's counters. Only differences have a meaning.
 type work struct {
 	requests float64 // from clients: commands, statements, messages
-	commits  float64 // transactions that change something; 0 where they are not counted
+	commits  float64 // transactions with a change; 0 if they are not counted
 }
 
 func (p *place) scheme() string {
@@ -107,7 +107,7 @@ func (p *place) scheme() string {
 	return scheme
 }
 
-// work asks the server. SQLite and memory have none.
+// work asks the server. SQLite and memory have no server.
 func (p *place) work(ctx context.Context) (w work, err error) {
 	switch p.scheme() {
 	case "redis", "redis+cluster", "redlock":
@@ -158,9 +158,9 @@ func (p *place) work(ctx context.Context) (w work, err error) {
 	return w, err
 }
 
-// redisRequests is how many commands clients sent: the server counts those that scripts
-// call, too, so only scripts are counted, and what no script calls. A connection's first
-// commands and our own questions do not count.
+// redisRequests is how many commands clients sent. The server also counts the commands that
+// scripts call, so only scripts count, and commands that no script calls. A connection's
+// first commands and the requests of this program do not count.
 func redisRequests(ctx context.Context, addr string) (sum float64, err error) {
 	c := redis.NewClient(&redis.Options{Addr: addr})
 	defer c.Close()
@@ -203,7 +203,7 @@ func (p *place) postgres(ctx context.Context, f func(*pgx.Conn) error) error {
 	return f(c)
 }
 
-// version asks the server what it is.
+// version asks the server for its name and version.
 func (p *place) version() (v string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -288,7 +288,7 @@ func get(url string) (string, error) {
 	return string(text), err
 }
 
-// metric sums a counter of a page for Prometheus over all its labels.
+// metric sums a counter of a Prometheus page over all its labels.
 func metric(text, name string) (sum float64, err error) {
 	found := false
 	for line := range strings.Lines(text) {

@@ -17,7 +17,7 @@ func thisMachine() machine {
 	if unix.Uname(&u) == nil {
 		m.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	text, _ := os.ReadFile("/proc/cpuinfo") // without it there is no name
+	text, _ := os.ReadFile("/proc/cpuinfo") // without it the name is empty
 	for line := range strings.Lines(string(text)) {
 		if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
 			m.CPU = strings.Join(strings.Fields(value), " ")
@@ -30,7 +30,7 @@ func thisMachine() machine {
 	return m
 }
 
-// loadAverage is how many processes wanted to run in the last minute, in the mean.
+// loadAverage is the mean number of runnable processes in the last minute.
 func loadAverage() float64 {
 	text, _ := os.ReadFile("/proc/loadavg")
 	first, _, _ := strings.Cut(string(text), " ")
@@ -55,8 +55,8 @@ func withChildren(pids []int) (all []int) {
 	return all
 }
 
-// processCPU is how much CPU time processes and their children have used, those that have
-// ended included.
+// processCPU is the CPU time of processes and their children, including children that have
+// ended.
 func processCPU(pids []int) (sum time.Duration) {
 	for _, pid := range withChildren(pids) {
 		var t unix.Timespec
@@ -78,8 +78,7 @@ func processCPU(pids []int) (sum time.Duration) {
 	return sum
 }
 
-// processMemory is the memory of processes and their children, what they share counted
-// once.
+// processMemory is the memory of processes and their children. Shared memory counts once.
 func processMemory(pids []int) (bytes float64) {
 	for _, pid := range withChildren(pids) {
 		text, _ := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup") // it may have ended

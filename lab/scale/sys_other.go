@@ -4,7 +4,7 @@ package scale
 
 import "time"
 
-// Elsewhere than on Linux nothing is known of processes and of the machine.
+// Other systems than Linux give no figures of processes and of the machine.
 
 func thisMachine() machine                { return machine{} }
 func loadAverage() float64                { return 0 }

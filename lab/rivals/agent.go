@@ -20,7 +20,7 @@ func startAgent(t testserver.TB, e *env) error {
 	return startDoor(t, e, "agent", childOrder{Kind: "agent", At: e.at, Socket: filepath.Join(e.dir, "agent.sock")})
 }
 
-// startDoor starts a process that offers the locks of Redis where the order says.
+// startDoor starts a process that serves the locks of Redis at the address of the order.
 func startDoor(t testserver.TB, e *env, system string, order childOrder) error {
 	c, err := startChild(context.Background(), order, nil)
 	if err != nil {
@@ -32,7 +32,7 @@ func startDoor(t testserver.TB, e *env, system string, order childOrder) error {
 	t.Cleanup(func() {
 		c.hurry()
 		var nothing any
-		_ = c.finish(&nothing) // what was measured is measured
+		_ = c.finish(&nothing) // the measurement has ended
 	})
 	e.runs(system, &server{
 		addrs: []string{order.Socket}, pids: []int{c.cmd.Process.Pid},
@@ -41,7 +41,7 @@ func startDoor(t testserver.TB, e *env, system string, order childOrder) error {
 	return nil
 }
 
-// childAgent is that process.
+// childAgent runs in the agent's process.
 func childAgent(ctx context.Context, order childOrder, ready func() error) error {
 	store, end, err := (&env{at: order.At}).redisStore()
 	if err != nil {
@@ -68,7 +68,7 @@ func childAgent(ctx context.Context, order childOrder, ready func() error) error
 	return <-ended
 }
 
-// openAgent connects each goroutine to the agent by a session of its own.
+// openAgent connects each goroutine to the agent by its own session.
 func openAgent(e *env, goroutines int) (*room, error) {
 	seats := make([]*agentSeat, 0, goroutines)
 	leave := func() {

@@ -20,16 +20,16 @@ const (
 )
 
 // An arena is shared by the goroutines that compete for a lock: the phase of the
-// measurement, and what only the holder may touch. It has no pointers, so that it can
-// lie in memory that several processes share.
+// measurement, and fields for the holder only. It has no pointers, so several processes can
+// share its memory.
 type arena struct {
 	phase atomic.Int32
-	_     [60]byte // all goroutines read the phase, only holders what follows
+	_     [60]byte // all goroutines read the phase, only holders use the fields below
 
-	inside     atomic.Int64 // the number of the one in the critical section, from 1
-	last       atomic.Int64 // the number of the one before
-	releasedAt atomic.Int64 // when that one began to release
-	total      atomic.Int64 // counted up by a read and a write, which a lock must keep together
+	inside     atomic.Int64 // the number of the goroutine in the critical section, from 1
+	last       atomic.Int64 // the number of the previous one
+	releasedAt atomic.Int64 // when the previous one began to release
+	total      atomic.Int64 // incremented by a read and a write, which only a lock makes atomic
 	broken     atomic.Int64 // how often two were inside
 	_          [24]byte
 }
@@ -37,7 +37,7 @@ type arena struct {
 const arenaSize = int(unsafe.Sizeof(arena{}))
 
 // enter is the beginning of the critical section of me. It returns the number of the
-// one before, 0 for none, and when that one began to release.
+// previous goroutine, 0 for none, and when that one began to release.
 func (a *arena) enter(me int64) (last, releasedAt int64) {
 	if !a.inside.CompareAndSwap(0, me) {
 		a.broken.Add(1)
@@ -57,10 +57,9 @@ func (a *arena) leave(me, now int64) {
 	a.releasedAt.Store(now)
 }
 
-// A tally is what one process has counted. All but Entered covers the measuring phase
-// only.
+// A tally has the counts of one process. All but Entered are of the measuring phase only.
 type tally struct {
-	Entered  int64   // from the first to the last
+	Entered  int64   // in all phases
 	Served   []int64 // acquisitions of each goroutine
 	HandOffs int64   // acquisitions by another goroutine than the last holder
 	Wait     measure.Histogram
@@ -95,10 +94,10 @@ func (t *tally) merge(o tally) {
 // processStride separates the numbers of the goroutines of two processes.
 const processStride = 1 << 20
 
-// fight lets n goroutines lock and unlock key in a closed loop, without a pause and
-// with next to nothing in the critical section, until the arena's phase is stopped.
-// Each goroutine then gets the lock once more, unless ctx ends before. process is this
-// process's number in the arena.
+// fight lets n goroutines lock and unlock key in a closed loop, without a pause and with
+// almost no work in the critical section, until the arena's phase is stopped. Each goroutine
+// then gets the lock once more, unless ctx ends earlier. process is this process's number in
+// the arena.
 func fight(ctx context.Context, a *arena, r *room, process, n int, key string) tally {
 	tallies := make([]tally, n)
 	var wg sync.WaitGroup
@@ -183,7 +182,7 @@ func fighter(ctx context.Context, a *arena, s seat, me int64, key string) (t tal
 // errNotExclusive is the worst error of a lock.
 var errNotExclusive = errors.New("two were in the critical section at once")
 
-// verdict returns an error if the lock did not do its job.
+// verdict returns an error if the lock failed.
 func (a *arena) verdict(t tally) error {
 	if n := a.broken.Load(); n > 0 {
 		return fmt.Errorf("%w, %d times", errNotExclusive, n)

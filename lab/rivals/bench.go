@@ -19,11 +19,11 @@ type metrics map[string]float64
 type workload struct {
 	name   string
 	title  string
-	system string   // where its rivals come from
+	system string   // the system of its rivals
 	also   []string // other systems that it needs
 	names  []string // of its rivals, in the order of the table
 	base   string   // the rival that the others are divided by
-	once   bool     // it takes too long to be repeated, or counts what does not vary
+	once   bool     // it takes too long for repetitions, or its counts do not vary
 	slow   bool     // it has so few acquisitions that it takes twice the time
 
 	columns []column // of the table; the first is the one that progress shows
@@ -46,13 +46,13 @@ type bench struct {
 	time     time.Duration // of each measurement
 	hold     time.Duration // of the renewed leases
 	leases   int
-	age      int // acquisitions that make a key an old one
+	age      int // a key with that many acquisitions is an old one
 	reps     int
 	profiles string   // where CPU profiles go, "" for nowhere
 	rivals   []string // only these, if not empty
 	log      io.Writer
 	rep      int
-	notes    []string // what readers of the report should know
+	notes    []string // for readers of the report
 }
 
 // warmUp is the time before a measurement of the rival.
@@ -63,7 +63,7 @@ func (b *bench) warmUp(rv rival) time.Duration {
 	return b.time / 4
 }
 
-// timeOf is how long a rival is measured in one repetition of w.
+// timeOf is the duration of a rival's measurement in one repetition of w.
 func (b *bench) timeOf(w *workload) time.Duration {
 	if w.slow {
 		return 2 * b.time
@@ -72,7 +72,7 @@ func (b *bench) timeOf(w *workload) time.Duration {
 }
 
 // run measures all workloads. Repetitions are the outermost loop, and the rivals of a
-// workload follow each other, so that a slow minute of the machine affects all of them.
+// workload follow each other, so a slow minute of the machine affects all of them.
 func (b *bench) run(ctx context.Context, workloads []*workload) (*results, error) {
 	res := newResults(workloads)
 	for b.rep = range b.reps {
@@ -164,7 +164,7 @@ func (b *bench) progress(w *workload, rival string, m metrics) {
 	fmt.Fprintf(b.log, "%d/%d  %-15s %-14s %s\n", b.rep+1, reps, w.name, rival, strings.Join(figures, ", "))
 }
 
-// profile starts a CPU profile if rival is one of ours and profiles are asked for.
+// profile starts a CPU profile if profiles are wanted and rival is Baton's.
 func (b *bench) profile(w *workload, rival string) (stop func(), err error) {
 	path := b.profilePath(w, rival)
 	if path == "" {
@@ -191,6 +191,6 @@ func startProfile(path string) (stop func(), err error) {
 	}
 	return func() {
 		pprof.StopCPUProfile()
-		_ = f.Close() // a profile that is cut off is noticed when it is read
+		_ = f.Close() // a truncated profile is noticed when it is read
 	}, nil
 }

@@ -20,7 +20,7 @@ const childVariable = "BATON_BENCH_CHILD"
 type childOrder struct {
 	Kind    string // "pair", "fight", "agent", "serve", "rls", "rls-incr"
 	System  string
-	At      map[string][]string // where its servers listen
+	At      map[string][]string // where the system's servers listen
 	Rivals  []string
 	Profile string // where a CPU profile goes
 
@@ -34,14 +34,14 @@ type childOrder struct {
 	Socket string // agent, serve, rls, rls-incr: where it listens
 }
 
-// A childAnswer has one of its fields set.
+// A childAnswer has one field set.
 type childAnswer struct {
 	Ready  bool            // it waits for the order to begin
 	Result json.RawMessage // it is done
 	Error  string          // it failed
 }
 
-// child is such a process, from its parent's side.
+// child is such a process, in its parent.
 type child struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser // closed: the child gives up
@@ -122,7 +122,7 @@ func (c *child) abort() error {
 	return c.cmd.Wait()
 }
 
-// runChild is the whole life of a child. It returns false if this process is no child.
+// runChild is the main function of a child. It returns false if this process is no child.
 func runChild() bool {
 	if os.Getenv(childVariable) == "" {
 		return false
@@ -131,7 +131,7 @@ func runChild() bool {
 	out := json.NewEncoder(os.Stdout)
 	answer := func(a childAnswer) {
 		if err := out.Encode(a); err != nil {
-			os.Exit(1) // the parent is gone
+			os.Exit(1) // the parent has ended
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -149,7 +149,7 @@ func runChild() bool {
 		go func() {
 			for {
 				if _, err := in.ReadBytes('\n'); err != nil {
-					cancel() // the parent is gone, or done with this child
+					cancel() // the parent has ended, or closed the child
 					return
 				}
 				words <- struct{}{}

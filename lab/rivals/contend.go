@@ -16,8 +16,7 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// patience is how long a goroutine may still wait for its last acquisition when a
-// measurement is over.
+// patience is how long a goroutine may wait for its last acquisition after the measurement.
 const patience = 2 * time.Second
 
 // measureContended lets n goroutines of this process compete for one key. With count it
@@ -33,7 +32,7 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 			if err := server.counting(true); err != nil {
 				return nil, err
 			}
-			defer func() { _ = server.counting(false) }() // the next count is the same, only slower
+			defer func() { _ = server.counting(false) }() // the next count is correct, only slower
 		}
 		key := b.env.key(w.name, rv.name)
 		r, err := rv.open(e, n)
@@ -86,8 +85,8 @@ func measureContended(n int, count bool) func(context.Context, *bench, *workload
 	}
 }
 
-// watchConnections returns after d. Meanwhile it checks a few times how many
-// connections the clients have, and how many of them wait in the server.
+// watchConnections returns after d. Meanwhile it checks a few times how many connections the
+// clients have, and how many of them wait in the server.
 func watchConnections(ctx context.Context, s *server, d time.Duration) (metrics, error) {
 	if s == nil || s.connections == nil {
 		return nil, sleep(ctx, d)
@@ -138,12 +137,12 @@ func contendedMetrics(t tally, took time.Duration) metrics {
 	}
 }
 
-// effort is the work done and the CPU time spent so far.
+// effort is the work and the CPU time until a moment.
 type effort struct {
 	at             time.Time
 	client, server time.Duration // CPU
 	entered        int64
-	counts         map[string]int64 // what the server did, by metric
+	counts         map[string]int64 // the server's counters, by metric
 }
 
 // effortOf asks the server first, so that the request is not part of a measurement that
@@ -203,8 +202,8 @@ func measureKeys(n int) func(context.Context, *bench, *workload, rival) (metrics
 	})
 }
 
-// measureDecisions lets n goroutines ask about that many keys, each about another key
-// every time, and takes the time of batches.
+// measureDecisions lets n goroutines ask about that many keys, each about another key at
+// every request, and measures the time of batches.
 func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return measureRate(n, batch, func(b *bench, w *workload, rv rival) func(int) func() string {
 		all := make([]string, keys)
@@ -212,7 +211,7 @@ func measureDecisions(n, keys, batch int) func(context.Context, *bench, *workloa
 			all[i] = b.env.key(w.name, rv.name)
 		}
 		return func(i int) func() string {
-			next := new(place) // in a separate cache line, or the goroutines would slow each other down here
+			next := new(place) // in a separate cache line, or the goroutines would slow each other down
 			next.at = i * keys / n
 			return func() string {
 				next.at = (next.at + 7919) % keys // a prime: all keys, in an order that does not suit caches
@@ -227,8 +226,8 @@ type place struct {
 	_  [128]byte
 }
 
-// measureRate lets n goroutines lock and unlock without competing on purpose. keysOf
-// makes, for each of them, the function that names its next key.
+// measureRate lets n goroutines lock and unlock without deliberate competition. keysOf makes
+// for each of them the function that names its next key.
 func measureRate(n, batch int, keysOf func(*bench, *workload, rival) func(i int) func() string) func(context.Context, *bench, *workload, rival) (metrics, error) {
 	return func(ctx context.Context, b *bench, w *workload, rv rival) (metrics, error) {
 		r, err := rv.open(b.env, n)

@@ -18,7 +18,7 @@ import (
 // An env is the systems that the rivals use.
 type env struct {
 	at       map[string][]string // where the servers of a system listen
-	servers  map[string]*server  // the same, in the process that has started them
+	servers  map[string]*server  // the same, in the process that started them
 	redis    *testserver.RedisServer
 	commands *commandCounter // counts what is sent to Redis; nil: nothing is counted
 
@@ -28,31 +28,31 @@ type env struct {
 	keys   atomic.Int64
 }
 
-// A server is what is known of a system that runs for the benchmark.
+// A server describes a running system of the benchmark.
 type server struct {
 	addrs []string
 	pids  []int  // without their child processes
-	about string // which version, and how it runs
+	about string // its version and settings
 
-	// work, if not nil, returns what the server has done so far.
+	// work, if not nil, returns the server's counters.
 	work func() (work, error)
 
 	// counting, if not nil, makes the server count for work, or stop counting.
 	counting func(on bool) error
 
 	// connections, if not nil, returns how many connections the clients have, and how
-	// many of them wait for something in the server.
+	// many of them wait in the server.
 	connections func() (all, waiting int64, err error)
 }
 
-// work is what a server has counted. Only differences have a meaning.
+// work is a server's counters. Only differences have a meaning.
 type work struct {
 	requests int64 // from clients: packets, statements, messages
 	commits  int64 // of transactions that change something
 }
 
-// newEnv starts the systems and gives them to t to clean up. Files that belong to no
-// server are below dir, or in the folder for temporary files if dir is empty.
+// newEnv starts the systems; t's cleanup ends them. Files that belong to no server are below
+// dir, or in the folder for temporary files if dir is empty.
 func newEnv(t testserver.TB, dir string, needed []string) (*env, error) {
 	dir, err := os.MkdirTemp(dir, "baton-bench-")
 	if err != nil {
@@ -113,12 +113,12 @@ func (e *env) key(workload, rival string) string {
 	return "bench/" + workload + "/" + rival + "/" + strconv.FormatInt(e.keys.Add(1), 10)
 }
 
-// counted is a view of e whose Redis clients count the commands that they send.
+// counted is a view of e whose Redis clients count their commands.
 func (e *env) counted() *env {
 	return &env{at: e.at, servers: e.servers, redis: e.redis, commands: new(commandCounter), dir: e.dir, sqlite: e.sqlite, db: e.db}
 }
 
-// pushes is how many messages Redis has published, on its own or in scripts.
+// pushes is how many messages Redis has published, including those of scripts.
 func (e *env) pushes() (int64, error) {
 	info, err := e.redis.Do("INFO", "commandstats")
 	if err != nil {
@@ -149,7 +149,7 @@ func textAfter(info, label string) string {
 	return rest
 }
 
-// serverCPU is how much CPU time a system's processes have used; 0 without any.
+// serverCPU is the CPU time of a system's processes; 0 without any.
 func (e *env) serverCPU(system string) (sum time.Duration, err error) {
 	s := e.servers[system]
 	if s == nil {

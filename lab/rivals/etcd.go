@@ -81,7 +81,7 @@ func openEtcdMutex(e *env, goroutines int) (*room, error) {
 		},
 		close: func() {
 			for _, s := range sessions {
-				s.Orphan() // its keys are gone, and its lease ends by itself
+				s.Orphan() // its keys are gone, and its lease expires
 			}
 			_ = c.Close()
 		},

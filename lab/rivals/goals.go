@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// A goal is a figure that a run is compared with. The project has to reach must, and
-// aims at want.
+// A goal is a bound for a figure. must is required; want is the aim.
 type goal struct {
 	what       string
 	atMost     bool // otherwise at least
@@ -26,8 +25,7 @@ func valueOf(workload, rival, metric string) func(*results) []float64 {
 	return func(r *results) []float64 { return slices.DeleteFunc(r.values(workload, rival, metric), math.IsNaN) }
 }
 
-// ratioToBest is the ratio to the one of the others that has the highest figure in that
-// repetition.
+// ratioToBest is the ratio to the best of the others in that repetition.
 func ratioToBest(workload, rival, metric string, others ...string) func(*results) []float64 {
 	return func(r *results) []float64 {
 		var best []float64
@@ -64,9 +62,9 @@ func across(combine func([]float64) float64, rival, metric string, workloads ...
 
 func lowestByHighest(values []float64) float64 { return slices.Min(values) / slices.Max(values) }
 
-// The goals marked "remeasure" were set while all goroutines of baton-noline shared one
-// store, and with it connections, batches and what it knew of the queue. Each has a store
-// of its own now, so these goals are to be set again from a run on a quiet machine.
+// The goals marked "remeasure" are from a time when all goroutines of baton-noline shared one
+// store, with its connections, batches and knowledge of the queue. Each goroutine has its own
+// store now, so these goals need new bounds from a run on an idle machine.
 var goals = []goal{
 	{"redis, pair pinned to one CPU, p50 ÷ raw", true, 1.25, 1.15, ratioOf("redis-pair", "baton", "raw", "p50"), times},
 	{"redis, pair not pinned, p50 ÷ bsm/redislock", true, 1, 1, ratioOf("redis-pair-free", "baton", "redislock", "p50"), times},

@@ -25,9 +25,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// Limiters are seats that decide instead of locking, and have nothing to unlock. The
-// limit is so high that nearly everything is allowed: most decisions allow, and an
-// allowed request costs a write.
+// Limiters are seats that decide instead of locking; their Unlock does nothing. The limit is
+// so high that nearly every decision allows: an allowed request costs a write.
 const (
 	limitN     = 1_000_000
 	limitEvery = time.Second
@@ -153,7 +152,7 @@ var redisLimitRivals = []rival{
 }
 
 func goRedisRoom(c *redis.Client, d deciding) *room {
-	return &room{seat: common(d), close: func() { _ = c.Close() }} // nothing depends on it
+	return &room{seat: common(d), close: func() { _ = c.Close() }} // no request depends on it
 }
 
 var increment = rueidis.NewLuaScript(`local n = redis.call("INCR", KEYS[1]) if n == 1 then redis.call("PEXPIRE", KEYS[1], ARGV[1]) end return n`)
@@ -264,7 +263,7 @@ var memoryLimitRivals = []rival{
 	},
 }
 
-// limitMany is more than a loop can ask for.
+// limitMany is more than a loop can take.
 const limitMany = 100_000_000
 
 func memoryRoom(d deciding) *room { return &room{seat: common(d), close: func() {}} }
@@ -284,7 +283,7 @@ var localDecisionColumns = []column{
 	{"rate", "decisions/s", rate, false},
 }
 
-// freeLimitOf is for one caller with a context that can end.
+// freeLimitOf is for one caller with a cancellable context.
 func freeLimitOf(system string, names ...string) *workload {
 	return &workload{
 		name: system + "-free", title: systems[system].name + ": a rate limit, one goroutine, not pinned",

@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// A naive limiter is a token bucket in a table, as it is usually written: a transaction
-// that locks the row, computes in the program, and writes.
+// A naive limiter is a token bucket in a table, as it is usually written: a transaction that
+// locks the row, computes in the program, and writes.
 type naive struct {
 	driver                    string
 	create                    string
@@ -69,8 +69,8 @@ func (n naive) open(source string, goroutines int) (*room, error) {
 }
 
 func (n naive) decide(ctx context.Context, db *sql.DB, statements [3]*sql.Stmt, key string) (bool, error) {
-	// The next level locks gaps, and then MariaDB's deadlocks never end while there are
-	// new keys.
+	// The next level locks gaps, and MariaDB's deadlocks would then continue as long as new
+	// keys come.
 	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return false, err

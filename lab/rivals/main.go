@@ -1,10 +1,10 @@
-// Command bench compares Baton with other locks and with the bare exchange with the
-// same server, in one interleaved run, and prints medians and ratios.
+// Command bench compares Baton with other locks, and with the bare exchange with the same
+// server, in one interleaved run, and prints medians and ratios.
 //
 //	go run . [flags]
 //
-// A full run takes about a quarter of an hour and needs the machine for itself. It starts its
-// own servers, which must be installed; -only 'pg-*' measures one system and needs no
+// A full run takes about a quarter of an hour and needs an otherwise idle machine. It starts
+// its own servers, which must be installed; -only 'pg-*' measures one system and needs no
 // other. Compare figures only within one run; between runs compare ratios.
 package main
 

@@ -15,9 +15,9 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// method says how the figures were measured.
+// method describes the measurement.
 type method struct {
-	Notes  []string      `json:"notes,omitempty"` // what happened during the run
+	Notes  []string      `json:"notes,omitempty"` // events during the run
 	Lines  []string      `json:"lines"`
 	Rivals []methodRival `json:"rivals"`
 }
@@ -82,7 +82,7 @@ func cpuModel() string {
 	return runtime.GOARCH
 }
 
-// libraries lists the versions of the modules that are measured.
+// libraries lists the versions of the measured modules.
 func libraries() []string {
 	shown := []string{
 		"github.com/redis/rueidis", "github.com/redis/go-redis/v9", "github.com/bsm/redislock",

@@ -11,10 +11,10 @@ import (
 // pairsPerBlock is how many pairs a rival makes before the next rival.
 const pairsPerBlock = 100
 
-// Pairing is how pairs are measured.
+// Pairing says how pairs are measured.
 type Pairing struct {
-	Each  time.Duration // pairs that are timed together; with 1 the quantiles are exact
-	Batch int           // pairs of which one time is taken; with one the quantiles are exact
+	Each  time.Duration // the time for each rival
+	Batch int           // pairs per measured time; with 1 the quantiles are exact
 	Fresh bool          // a new key for each pair
 	Age   int           // how often the key was locked before
 	Crowd int           // goroutines that locked separate keys at the same time before
@@ -30,7 +30,7 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 		times []int64 // ns, of batches
 		spent time.Duration
 	}
-	ctx, cancel := context.WithCancel(ctx) // it can end, as the contexts of most callers
+	ctx, cancel := context.WithCancel(ctx) // cancellable, like the contexts of most callers
 	defer cancel()
 	var runners []*runner
 	for _, rv := range rivals {
@@ -99,7 +99,7 @@ func interleave(ctx context.Context, e *env, rivals []rival, p Pairing) (map[str
 	return all, nil
 }
 
-// crowd lets n goroutines lock and unlock separate keys for a while.
+// crowd lets n goroutines lock and unlock separate keys for a time.
 func crowd(ctx context.Context, e *env, rival string, room *room, n int) error {
 	failed := make(chan error, n)
 	for i := range n {
@@ -140,8 +140,8 @@ func measurePair(p Pairing) func(context.Context, *bench, *workload, []rival) (m
 	}
 }
 
-// measurePairPinned interleaves in another process, which shares one CPU with the
-// server: a round trip then costs the work alone, and not the wake-up of another CPU.
+// measurePairPinned interleaves in another process, which shares one CPU with the server:
+// a round trip then costs the work alone, without the wake-up of another CPU.
 func measurePairPinned(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	return pairPinned(ctx, b, w, rivals, Pairing{})
 }

@@ -9,9 +9,9 @@ import (
 // polledEvery is how often programs usually poll a lock table.
 const polledEvery = 5 * time.Millisecond
 
-// A polledSeat locks by a row of a table, and polls while another owner has it.
+// A polledSeat locks by a row of a table, and polls while another owner has the row.
 type polledSeat struct {
-	// take makes the row ours if it is not there or has expired.
+	// take makes the row ours if it is missing or has expired.
 	take func(ctx context.Context, key string, now, expires int64) (ours bool, err error)
 	// drop removes the row, which must be ours.
 	drop func(key string) error

@@ -72,7 +72,7 @@ func postgresURL(e *env) string {
 	return "postgres://postgres@" + e.at["pg"][0] + "/postgres?sslmode=disable"
 }
 
-// advisoryKey is the number of a key, as advisory locks take only numbers.
+// advisoryKey is a number for a key: advisory locks take only numbers.
 func advisoryKey(key string) int64 {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(key)) // never fails
@@ -144,7 +144,7 @@ func startPostgres(t testserver.TB, e *env) error {
 		return all, waiting, err
 	}
 	v.counting = func(on bool) error {
-		// The library costs next to nothing while it does not count.
+		// The library costs almost nothing while it does not count.
 		track := "none"
 		if on {
 			track = "top"

@@ -147,7 +147,7 @@ func (s *rawSeat) Unlock() error {
 
 // --- raw-blpop
 
-const blpopToken = "1" // the one element, which the holder has taken out of the list
+const blpopToken = "1" // the only element; the holder has removed it from the list
 
 func prepareBLPOP(e *env, key string) error {
 	c := e.goRedisClient(1)
@@ -201,8 +201,8 @@ func (s *blpopSeat) Unlock() error {
 
 func openBaton(e *env, _ int) (*room, error) { return openBatonRedis(e, 1) }
 
-// redisStore opens the store as its URL does, or, where commands are counted, on a
-// client that counts them.
+// redisStore opens the store by its URL, or, if commands are counted, over a client that
+// counts them.
 func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
 	if e.commands != nil {
 		return e.clientStore()
@@ -211,7 +211,7 @@ func (e *env) redisStore() (store *redisstore.Store, end func(), err error) {
 	return store, func() { _ = store.Close() }, err // nothing is held
 }
 
-// clientStore makes the store over a program's own client.
+// clientStore makes the store over the program's own client.
 func (e *env) clientStore() (store *redisstore.Store, end func(), err error) {
 	c := e.goRedisClient(0)
 	if store, err = redisstore.New(c, redisstore.Config{}); err != nil {

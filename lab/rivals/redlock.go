@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// redlockNodes is how many Redis servers a quorum is taken of.
+// redlockNodes is the number of Redis servers for a quorum.
 const redlockNodes = 5
 
 var redlockRivals = slices.Concat([]rival{
@@ -38,8 +38,8 @@ var redlockRivals = slices.Concat([]rival{
 	},
 }, batonRivals("redlock", redlockURL))
 
-// redlockURL says that the servers are durable: otherwise they would have to run for a
-// while before they vote. None of them restarts here.
+// redlockURL says that the servers are durable: otherwise they would not vote for a while
+// after their start. They do not restart here.
 func redlockURL(e *env) string {
 	return "redlock://" + strings.Join(e.at["redlock"], ",") + "?durable=true"
 }

@@ -25,7 +25,7 @@ var renewRivals = []rival{
 }
 
 // measureRenew holds many leases on each store, on all stores at once, and counts the
-// requests that keep them.
+// renewal requests.
 func measureRenew(ctx context.Context, b *bench, w *workload, rivals []rival) (map[string]metrics, error) {
 	fmt.Fprintf(b.log, "1/1  %-12s holding %d leases on each store for %v\n", w.name, b.leases, b.hold)
 	var mu sync.Mutex
@@ -102,7 +102,7 @@ func countedSQLite(e *env) (*countedStore, error) {
 	return &countedStore{store, n, func() { _ = store.Close() }}, nil // the file is removed with its directory
 }
 
-// holdMany acquires n leases, holds them, and checks whether all are still there.
+// holdMany acquires n leases, holds them, and checks that none is lost.
 func holdMany(ctx context.Context, s *countedStore, n int, hold time.Duration) (metrics, error) {
 	const hands = 64
 	var lost atomic.Int64

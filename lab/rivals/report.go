@@ -22,7 +22,7 @@ type table struct {
 	Rows  [][]string
 }
 
-// tables shows every workload that was measured.
+// tables are one for every workload with figures.
 func (r *results) tables() []table {
 	var all []table
 	for _, w := range r.workloads {
@@ -98,8 +98,8 @@ func writeText(w io.Writer, r *results, m method) error {
 	return err
 }
 
-// writeTable aligns the first column, and the text of goals, to the left and other
-// columns to the right.
+// writeTable aligns the first column, and the text of goals, to the left, and other columns
+// to the right.
 func writeTable(b *strings.Builder, t table) {
 	widths := make([]int, len(t.Head))
 	for _, row := range append([][]string{t.Head}, t.Rows...) {

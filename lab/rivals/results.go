@@ -30,7 +30,7 @@ func (r *results) add(workload, rival string, rep int, m metrics) {
 	r.cells[c][rep] = m
 }
 
-// values are the values of one metric in all repetitions; NaN where one is missing.
+// values are those of one metric in all repetitions; NaN for a missing one.
 func (r *results) values(workload, rival, metric string) []float64 {
 	var out []float64
 	for _, m := range r.cells[cell{workload, rival}] {
@@ -53,7 +53,7 @@ func (r *results) ratio(workload, rival, base, metric string) float64 {
 	return measure.Median(ratios(r.values(workload, rival, metric), r.values(workload, base, metric)))
 }
 
-// number is a float64 that JSON can carry even if it is not finite.
+// number is a float64 whose JSON may also be NaN or infinite.
 type number float64
 
 func (n number) MarshalJSON() ([]byte, error) {

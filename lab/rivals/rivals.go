@@ -10,26 +10,26 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// ttl is how long every lock lasts without renewal.
+// ttl is the duration of every lock without renewal.
 const ttl = 15 * time.Second
 
 // A rival is one way to lock.
 type rival struct {
 	name  string
-	about string // what it is and how it is used here, for the report
+	about string // for the report: its name and its settings here
 
 	// open connects it for that many goroutines.
 	open func(e *env, goroutines int) (*room, error)
 
-	// prepare, if not nil, makes a key ready to be locked, once.
+	// prepare, if not nil, prepares a key before its first lock.
 	prepare func(e *env, key string) error
 
-	manyStores bool // one for each goroutine: they take longer to warm up
+	manyStores bool // a store for each goroutine: the warm-up takes longer
 }
 
-// A room is a rival that is ready to run.
+// A room is an open rival.
 type room struct {
-	seat  func(i int) seat // for goroutine i alone
+	seat  func(i int) seat // for goroutine i only
 	close func()
 }
 
@@ -57,14 +57,14 @@ func (s *pairSeat) Lock(ctx context.Context, key string) (unlocker, error) {
 
 func (s *pairSeat) Unlock() error { return s.unlock(context.Background(), s.key) }
 
-// common gives all goroutines the same seat, which must be safe for that.
+// common gives all goroutines the same seat, which must be safe for concurrent use.
 func common(s seat) func(int) seat { return func(int) seat { return s } }
 
-// A system is what locks live in, with the rivals that lock there.
+// A system is where the locks are, with its rivals.
 type system struct {
 	name   string // the first word of the titles of its tables
 	rivals []rival
-	start  func(t testserver.TB, e *env) error // nil: nothing has to run
+	start  func(t testserver.TB, e *env) error // nil: no process is needed
 }
 
 // systems are all systems, by the first word of the names of their workloads.
@@ -90,10 +90,10 @@ var systems = map[string]system{
 	"limit-mariadb": {"MariaDB", mariadbLimitRivals, likewise("limit-mariadb", "mariadb", startMariaDB)},
 }
 
-// batonRoom opens as many stores as that, each with one Locker, and gives them to the
-// goroutines in turn. With one store all goroutines wait in its Locker's local queue; with
-// one for each goroutine they are to the server as that many processes. Each store locks
-// once before the measurement, which makes its connections and prepares its statements.
+// batonRoom opens that many stores, each with one Locker, and gives them to the goroutines in
+// turn. With one store all goroutines wait in its Locker's local queue; with one for each
+// goroutine, the server sees them as that many processes. Each store locks once before the
+// measurement, which makes its connections and prepares its statements.
 func batonRoom(stores int, cfg baton.Config, open func() (store driver.Locks, end func(), err error)) (*room, error) {
 	var ends []func()
 	closeAll := func() {
@@ -138,12 +138,12 @@ func (s batonSeat) Lock(ctx context.Context, key string) (unlocker, error) {
 	return lease, nil
 }
 
-// noLine is said of the rival baton-noline.
+// noLine is the note of the rival baton-noline.
 func noLine(store string) string {
 	return "Baton with one store and one Locker for each goroutine, as that many processes have them: every goroutine waits in " + store + ", on connections of its own"
 }
 
-// batonRivals are Baton on the store that a URL names: one store for all goroutines, and
+// batonRivals are Baton on the store of a URL: with one store for all goroutines, and with
 // one for each.
 func batonRivals(store string, url func(*env) string) []rival {
 	with := func(stores func(goroutines int) int) func(*env, int) (*room, error) {

@@ -21,9 +21,9 @@ import (
 	"github.com/batonhq/baton/server/rls"
 )
 
-var _ = gzip.Name // as a proxy that knows it, the client says that answers may be compressed
+var _ = gzip.Name // the client's requests say that answers may be compressed, like those of a proxy with gzip
 
-// rlsRules are what a proxy asks about: as many requests as limitN a second.
+// rlsRules are the rules for the proxy's requests: limitN requests a second.
 const rlsRules = `
 domain: bench
 on_failure: {mode: local, instances: 1, after: 500ms}
@@ -31,12 +31,12 @@ descriptors:
 - {key: user, rate_limit: {unit: second, requests_per_unit: 1000000}}
 `
 
-// startRLS and startIncr start Envoy's rate limit service, ours and the design of
+// startRLS and startIncr start Envoy's rate limit service, Baton's and the design of
 // envoyproxy/ratelimit, over Redis, each in a process of its own.
 func startRLS(t testserver.TB, e *env) error  { return startTCP(t, e, "rls") }
 func startIncr(t testserver.TB, e *env) error { return startTCP(t, e, "rls-incr") }
 
-// childRLS is the process with ours.
+// childRLS runs Baton's service.
 func childRLS(ctx context.Context, order childOrder, ready func() error) error {
 	store, end, err := (&env{at: order.At}).redisStore()
 	if err != nil {
@@ -58,8 +58,8 @@ func childRLS(ctx context.Context, order childOrder, ready func() error) error {
 	}, ready)
 }
 
-// childIncr is the process with the other: the commands that envoyproxy/ratelimit sends,
-// over grpc-go as there.
+// childIncr runs the other service: the commands that envoyproxy/ratelimit sends, over
+// grpc-go as there.
 func childIncr(ctx context.Context, order childOrder, ready func() error) error {
 	l, err := net.Listen("tcp", order.Socket)
 	if err != nil {
@@ -111,7 +111,8 @@ func (s incrService) ShouldRateLimit(ctx context.Context, in *ratelimitv3.RateLi
 	return out, nil
 }
 
-// openRLS asks such a service by grpc-go, all goroutines on one connection, as a proxy does.
+// openRLS asks such a service by grpc-go, with one connection for all goroutines, as a proxy
+// does.
 func openRLS(system string) func(*env, int) (*room, error) {
 	return func(e *env, _ int) (*room, error) {
 		conn, err := grpc.NewClient(e.at[system][0], grpc.WithTransportCredentials(insecure.NewCredentials()))

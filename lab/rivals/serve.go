@@ -22,7 +22,7 @@ func startServe(t testserver.TB, e *env) error { return startTCP(t, e, "serve") 
 
 // startTCP starts a process that serves at a port.
 func startTCP(t testserver.TB, e *env, system string) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0") // a port that is free; the child takes it
+	l, err := net.Listen("tcp", "127.0.0.1:0") // a free port, for the child
 	if err != nil {
 		return err
 	}
@@ -33,7 +33,7 @@ func startTCP(t testserver.TB, e *env, system string) error {
 	return startDoor(t, e, system, childOrder{Kind: system, At: e.at, Socket: addr})
 }
 
-// childServe is that process.
+// childServe runs in the server's process.
 func childServe(ctx context.Context, order childOrder, ready func() error) error {
 	store, end, err := (&env{at: order.At}).redisStore()
 	if err != nil {
@@ -43,7 +43,8 @@ func childServe(ctx context.Context, order childOrder, ready func() error) error
 	return serveDoor(ctx, order.Socket, batonserver.Config{Store: store}, (*batonserver.Server).Handler, ready)
 }
 
-// serveDoor serves a part of a server until ctx ends, behind what "baton serve" has in front.
+// serveDoor serves a part of a server until ctx ends, behind the same handlers as "baton
+// serve".
 func serveDoor(ctx context.Context, addr string, cfg batonserver.Config, part func(*batonserver.Server) http.Handler, ready func() error) error {
 	cfg.Caller = func(r *http.Request) (batonserver.Caller, error) { return httpguard.Caller(r) }
 	s, err := batonserver.New(cfg)
@@ -70,7 +71,7 @@ func serveDoor(ctx context.Context, addr string, cfg batonserver.Config, part fu
 	return nil
 }
 
-// openServe calls the server by JSON, each goroutine over a connection of its own.
+// openServe calls the server by JSON, over one connection for each goroutine.
 func openServe(e *env, goroutines int) (*room, error) {
 	seats := make([]*jsonSeat, 0, goroutines)
 	leave := func() {
@@ -153,7 +154,8 @@ func (h jsonHeld) Unlock() error {
 	return h.seat.call("Release", map[string]string{"handle": h.handle}, &struct{}{})
 }
 
-// openConnect calls the server by Connect's client over HTTP/1.1, all goroutines by one.
+// openConnect calls the server by Connect's client over HTTP/1.1, one client for all
+// goroutines.
 func openConnect(e *env, goroutines int) (*room, error) {
 	t := &http.Transport{MaxIdleConnsPerHost: goroutines}
 	c := batonv1connect.NewLocksClient(&http.Client{Transport: t}, "http://"+e.at["serve"][0])

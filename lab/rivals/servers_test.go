@@ -51,8 +51,8 @@ func TestServersCount(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Pings, our questions and what the server does for itself count too,
-			// but they do not double anything.
+			// Pings, requests of this test and the server's own work count too, but they do not
+			// double the figures.
 			const n, others = 100, 50
 			pairs(n)
 			after, err := server.work()
@@ -141,7 +141,7 @@ func TestWaitingConnections(t *testing.T) {
 	}
 }
 
-// TestRunOnServers makes a very short run of what is special to some systems.
+// TestRunOnServers makes a very short run of the parts that only some systems have.
 func TestRunOnServers(t *testing.T) {
 	t.Parallel()
 	testserver.NeedPostgres(t)

@@ -9,11 +9,10 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// accounts count what a client's Locker tells of its locks, so that the client can see
-// whether its Events agree: every wait has one end, and every lease that was acquired is
-// lost or released, once.
+// accounts count the Events of a client's Locker, so that the client can check them: every
+// wait has one end, and every acquired lease is lost or released once.
 type accounts struct {
-	waiting, waited          atomic.Int64 // calls that began to wait, and that have ended
+	waiting, waited          atomic.Int64 // calls that began to wait, and that ended their wait
 	acquired, lost, released atomic.Int64
 }
 
@@ -32,7 +31,7 @@ func (a *accounts) events() *baton.Events {
 	}
 }
 
-// wrong says what does not agree in a client that neither waits for a lock nor holds one.
+// wrong describes a contradiction in a client that neither waits for a lock nor holds one.
 func (a *accounts) wrong() string {
 	if begun, ended := a.waiting.Load(), a.waited.Load(); begun != ended {
 		return fmt.Sprintf("the events of %d waits that began, and of %d that ended", begun, ended)
@@ -43,8 +42,8 @@ func (a *accounts) wrong() string {
 	return ""
 }
 
-// Told is how many locks the events of clients told of. In each client Waited is as many
-// waits as have ended, and Acquired is Released and Lost.
+// Told counts the locks in the events of clients. For each client Waited is the number of
+// ended waits, and Acquired is Released plus Lost.
 type Told struct {
 	Waited   int64 `json:"waited"`
 	Acquired int64 `json:"acquired"`
@@ -58,11 +57,11 @@ func (a *accounts) told() Told {
 
 // String is what add reads.
 func (t Told) String() string {
-	text, _ := json.Marshal(t) // numbers have a form
+	text, _ := json.Marshal(t) // numbers are always encodable
 	return string(text)
 }
 
-// add adds what a client was told of.
+// add adds the counts of a client.
 func (t *Told) add(text string) error {
 	var more Told
 	if err := json.Unmarshal([]byte(text), &more); err != nil {

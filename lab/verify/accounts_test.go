@@ -31,8 +31,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// Events that do not agree break the run, and do not only make it count for nothing;
-// what the clients were told of is added up.
+// Events that contradict each other break the run, and do not only make it invalid. The
+// counts of the clients are added up.
 func TestShoutsOfEvents(t *testing.T) {
 	r := &runner{}
 	tr := &trial{runner: r, dir: t.TempDir(), result: &Trial{}}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// A key that is no longer used costs a process nothing.
+// The bounds of weigh: a key that is no longer used costs a process no memory.
 const (
 	mostBytes    = 256 // that each key leaves behind
 	bytesKeys    = 400 // in a round
@@ -18,9 +18,8 @@ const (
 	bytesPatient = 10 * time.Second // for the answer to one request
 )
 
-// weigh uses fresh keys, each once, round after round, and measures whether they stay
-// in the memory of this process. Memory that grows in one round and not in the next
-// does not belong to the keys.
+// weigh uses fresh keys, each once, round after round, and measures whether they stay in the
+// memory of this process. Memory that grows in only one round does not belong to the keys.
 func (c *client) weigh() {
 	defer c.say(sayWeighed, "")
 	before, grown := int64(0), int64(0)
@@ -40,7 +39,7 @@ func (c *client) weigh() {
 	c.say(sayGrows, fmt.Sprintf("of each key %d bytes stay behind in the memory of the process, round after round", grown))
 }
 
-// useKeys locks and unlocks keys, and asks their limits.
+// useKeys locks and unlocks keys, and asks for their limits.
 func (c *client) useKeys(round int) error {
 	var next atomic.Int64
 	var askers sync.WaitGroup
@@ -82,10 +81,10 @@ func (c *client) useKey(key string) error {
 	return nil
 }
 
-// heap returns how many bytes are in use.
+// heap returns the bytes in use.
 func heap() int64 {
 	var m runtime.MemStats
-	for range 2 { // the second sweeps what finalizers let go
+	for range 2 { // the second sweeps objects that finalizers released
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&m)

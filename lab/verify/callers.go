@@ -11,11 +11,11 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// callers are how many clients have callers. A store on a small machine cannot answer
-// more of them and still have time for locks.
+// callers is how many clients have callers. With more of them, a store on a small machine has
+// no time left for locks.
 const callers = 3
 
-// call begins the goroutines that only ask for limits.
+// call starts the goroutines that only ask for limits.
 func (c *client) call() {
 	if len(c.limiters) == 0 || (c.Client-1)%100 >= callers {
 		return
@@ -30,14 +30,14 @@ func (c *client) call() {
 	}
 }
 
-// waitWithDeadline waits for a turn that has to come soon.
+// waitWithDeadline waits for a turn with a short deadline.
 func (w *worker) waitWithDeadline() bool {
 	patience := time.Duration(w.rng.Int64N(int64(250 * time.Millisecond)))
 	return w.wait(func() (context.Context, context.CancelFunc) { return context.WithTimeout(w.waiting, patience) }, withDeadline, patience)
 }
 
-// waitAndHangUp waits for a turn without a deadline, and hangs up soon. Every second
-// time it asks only whether the limit allows it at once.
+// waitAndHangUp waits for a turn without a deadline, and cancels the wait soon. Every second
+// time it asks instead whether the limit allows it at once.
 func (w *worker) waitAndHangUp() bool {
 	patience := time.Duration(w.rng.Int64N(int64(250 * time.Millisecond)))
 	if w.rng.IntN(2) == 0 {
@@ -50,8 +50,8 @@ func (w *worker) waitAndHangUp() bool {
 	}, hangingUp, 0)
 }
 
-// wait waits for a turn, as long as a context allows that begins when the call does: the
-// history's patience counts from there, and a context that began earlier would have less.
+// wait waits for a turn with the context that begin makes at the start of the call: the
+// history's patience counts from there, and an older context would have less time.
 func (w *worker) wait(begin func() (context.Context, context.CancelFunc), limit int, patience time.Duration) bool {
 	key := limitKey(w.Prefix, limit)
 	op, ok := w.asks(history.Decision{Key: key, N: 1, Waits: true, Patience: patience})
@@ -69,8 +69,8 @@ func (w *worker) wait(begin func() (context.Context, context.CancelFunc), limit 
 	return true
 }
 
-// mix asks for a limit whose key is also read under other limits, or for one of many
-// keys in batches.
+// mix asks for a limit whose key is also read under other limits, or for one of many keys in
+// batches.
 func (w *worker) mix() bool {
 	kind := w.rng.IntN(8)
 	if kind < 2 {
@@ -87,12 +87,12 @@ func (w *worker) mix() bool {
 	if ended {
 		return false
 	}
-	// Neither takes anything, so neither is written to the history.
+	// Neither takes from a limit, so neither is written to the history.
 	ctx, cancel := context.WithTimeout(w.waiting, w.TTL)
 	defer cancel()
 	look := w.looks[i][w.rng.IntN(len(w.looks[i]))]
 	if kind == 6 {
-		_, _ = look.Peek(ctx, key) // of a store that is down it learns nothing
+		_, _ = look.Peek(ctx, key) // an error of a store that is down says nothing
 	} else if r, err := look.AllowN(ctx, key, 1000); err == nil && r.OK {
 		w.say(sayFailed, fmt.Sprintf("%v allowed 1000 of %s", look.Limits(), key))
 	}

@@ -27,7 +27,7 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// roleEnv tells this program what it is in a run.
+// roleEnv has this program's role in a run.
 const roleEnv = "BATON_VERIFY_ROLE"
 
 const (
@@ -35,7 +35,7 @@ const (
 	roleFront  = "front"
 )
 
-// again is this program in a role.
+// again is this program in another role.
 func again(role string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -46,15 +46,15 @@ func again(role string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// Main must be the first call of every program that calls Run: Run starts the program
-// again for each client, agent and server, and there Main does not return.
+// Main must be the first call of every program that calls Run: Run starts the program again
+// for each client, agent and server, and in those Main does not return.
 func Main() {
 	switch os.Getenv(roleEnv) {
 	case "":
 		return
 	case roleFront:
 		if err := serveFront(); err != nil {
-			_ = json.NewEncoder(os.Stdout).Encode(word{sayFailed, err.Error()}) // the conductor may have ended
+			_ = json.NewEncoder(os.Stdout).Encode(word{sayFailed, err.Error()}) // an error means that the conductor has ended
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -69,14 +69,13 @@ func Main() {
 	c.say(sayReady, "")
 	go c.work()
 	c.obey(in)
-	os.Exit(0) // do not wait for goroutines that still work: the conductor no longer listens
+	os.Exit(0) // do not wait for working goroutines: the conductor no longer listens
 }
 
-// plant makes a store wrong on purpose, in tests.
+// plant adds a defect to a store, in tests.
 var plant = func(defect string, s driver.Store) driver.Store { return s }
 
-// A client is a process that uses the store, in many goroutines, and writes down what
-// it sees.
+// A client is a process that uses the store in many goroutines, and logs what it sees.
 type client struct {
 	orders
 	log      *history.Log
@@ -88,7 +87,7 @@ type client struct {
 	looks    [][]*ratelimit.Limiter // other limits on the same keys
 	batches  *ratelimit.Limiter
 	running  int             // goroutines before the store was opened
-	opened   map[string]bool // descriptors before that
+	opened   map[string]bool // open before that
 
 	begin   chan struct{} // closed when work begins
 	workers sync.WaitGroup
@@ -102,7 +101,7 @@ type client struct {
 
 	mu      sync.Mutex
 	holding int
-	restive int // goroutines that are still busy with what they began before the calm
+	restive int // goroutines that are still busy with operations from before the calm
 	out     *json.Encoder
 }
 
@@ -127,8 +126,8 @@ func (c *client) open(in *bufio.Reader) error {
 	if err != nil {
 		return fmt.Errorf("read the orders: %w", err)
 	}
-	// The goroutine that receives signals stays for ever: start it before goroutines
-	// are counted.
+	// The goroutine that receives signals stays forever: start it before goroutines are
+	// counted.
 	heard := make(chan os.Signal, 1)
 	signal.Notify(heard, fault.Continue)
 	signal.Stop(heard)
@@ -171,12 +170,11 @@ func (c *client) open(in *bufio.Reader) error {
 	return nil
 }
 
-// openTimeout bounds how long a store may take to answer for the first time,
-// on a busy machine.
+// openTimeout bounds the time to a store's first answer, on a busy machine.
 const openTimeout = 30 * time.Second
 
-// untilReached opens a store again while its answers are lost: a client that is started
-// anew may meet another fault.
+// untilReached retries to open a store whose answers are lost: a new client may meet another
+// fault.
 func untilReached(ctx context.Context, open func() error) error {
 	for {
 		err := open()
@@ -193,10 +191,10 @@ func untilReached(ctx context.Context, open func() error) error {
 	}
 }
 
-// openAgain is the pause before that.
+// openAgain is the pause between these attempts.
 const openAgain = 50 * time.Millisecond
 
-// obey carries out orders until there are no more.
+// obey carries out orders until its input ends.
 func (c *client) obey(in *bufio.Reader) {
 	for {
 		line, err := in.ReadBytes('\n')
@@ -250,7 +248,7 @@ func (c *client) work() {
 	c.workers.Go(keeper.keep)
 	c.call()
 	c.workers.Wait()
-	// Losses are told by goroutines of their own.
+	// Goroutines of their own report losses.
 	if wrong := lasting(time.Now().Add(5*time.Second), c.accounts.wrong); wrong != "" {
 		c.say(sayEvents, wrong+" do not agree")
 	}
@@ -258,7 +256,7 @@ func (c *client) work() {
 	c.say(sayDrained, "")
 }
 
-// calmed is called by each goroutine once, when it has seen the calm.
+// calmed is called by each goroutine once, after it has seen the calm.
 func (c *client) calmed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,7 +265,7 @@ func (c *client) calmed() {
 	}
 }
 
-// holds counts the locks that are held.
+// holds changes the number of held locks.
 func (c *client) holds(change int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,7 +290,7 @@ func (c *client) stopHere() {
 	}
 }
 
-// close closes the store and looks for what is left of it.
+// close closes the store and looks for what it left.
 func (c *client) close() {
 	if err := c.store.Close(); err != nil {
 		c.say(sayFailed, "close: "+err.Error())
@@ -302,7 +300,7 @@ func (c *client) close() {
 	}
 	end := time.Now().Add(c.TTL + 5*time.Second) // goroutines end when the system lets them run
 	if n := lasting(end, func() int {
-		return max(0, runtime.NumGoroutine()-c.running-1) // this goroutine was not there before
+		return max(0, runtime.NumGoroutine()-c.running-1) // minus this goroutine
 	}); n > 0 {
 		var b strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&b, 1) // writing to a Builder never fails
@@ -314,16 +312,16 @@ func (c *client) close() {
 	c.say(sayClosed, "")
 }
 
-// failed says what is still possible after an error of Lock or TryLock.
+// failed is the result of an attempt with an error of Lock or TryLock.
 func failed(err error, waits bool) history.Result {
 	full, _ := errors.AsType[*baton.QueueFullError](err)
 	switch {
-	case full != nil && full.Local: // it had not come to ask the store
+	case full != nil && full.Local: // the store was not asked
 		return history.Failed
 	case !waits && errors.Is(err, baton.ErrHeld): // a Lock that timed out returns it, too
 		return history.Refused
 	case !waits && errors.Is(err, baton.ErrUnavailable) && !errors.Is(err, baton.ErrUnknown):
 		return history.Failed
 	}
-	return history.Unknown // an attempt before the last may have had no answer
+	return history.Unknown // an earlier attempt may have had no answer
 }

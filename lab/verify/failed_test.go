@@ -9,8 +9,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A Lock that was given up may have been granted, though its error says who held
-// the lock.
+// A canceled Lock may have been granted, although its error names a holder.
 func TestWhatAnErrorLeavesOpen(t *testing.T) {
 	held := &baton.HeldError{Key: "k", Owner: "x"}
 	for _, c := range []struct {

@@ -19,8 +19,7 @@ import (
 	"github.com/batonhq/baton/server"
 )
 
-// A front stands between clients and the store: an agent, or a server. It is a
-// fault.Process.
+// A front is an agent or a server between clients and the store. It is a fault.Process.
 type front struct {
 	trial  *trial
 	name   string
@@ -31,7 +30,7 @@ type front struct {
 	life  *life
 }
 
-// frontOrders are what a front is told when it begins.
+// frontOrders are a front's orders at its start.
 type frontOrders struct {
 	Way    string        `json:"way"`
 	URL    string        `json:"url"`
@@ -100,17 +99,17 @@ func (f *front) Revive() error {
 	return nil
 }
 
-// frontPatience is how long an agent or a server may take to end, on a busy machine, when
-// its clients have ended.
+// frontPatience bounds the time in which an agent or a server ends after its clients, on a
+// busy machine.
 const frontPatience = 15 * time.Second
 
-// close makes it end, and reports whether it did by itself.
+// close ends the front, and reports whether it ended by itself.
 func (f *front) close() bool {
 	l := f.now()
 	if l == nil {
 		return true
 	}
-	_ = l.in.Close() // it has ended, if that fails
+	_ = l.in.Close() // an error means that it has ended
 	slow := time.NewTimer(frontPatience)
 	defer slow.Stop()
 	select {
@@ -122,10 +121,10 @@ func (f *front) close() bool {
 	}
 }
 
-// plantConn makes connections of an agent wrong on purpose, in tests.
+// plantConn adds a defect to the connections of an agent, in tests.
 var plantConn = func(_ string, l net.Listener) net.Listener { return l }
 
-// serveFront is a front, until standard input ends.
+// serveFront is the main function of a front. It ends with standard input.
 func serveFront() error {
 	in := bufio.NewReader(os.Stdin)
 	var o frontOrders
@@ -150,7 +149,7 @@ func serveFront() error {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	go func() {
-		_, _ = in.ReadByte() // nothing comes but the end
+		_, _ = in.ReadByte() // no input but the end
 		stop()
 	}()
 	if o.Way == WayAgent {
@@ -209,7 +208,7 @@ func (o frontOrders) serve(ctx context.Context, store driver.Store, logger *slog
 		return err
 	}
 	if err := h.Shutdown(closing); err != nil {
-		return h.Close() // what is left are connections of clients that have died
+		return h.Close() // only connections of dead clients are left
 	}
 	return nil
 }

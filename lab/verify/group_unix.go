@@ -4,5 +4,5 @@ package verify
 
 import "syscall"
 
-// apart puts a client into a process group of its own: Ctrl-C is for this process.
+// apart gives a client its own process group: Ctrl-C must reach only this process.
 func apart() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

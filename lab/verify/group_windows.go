@@ -2,7 +2,7 @@ package verify
 
 import "syscall"
 
-// apart puts a client into a process group of its own: Ctrl-C is for this process.
+// apart gives a client its own process group: Ctrl-C must reach only this process.
 func apart() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// What is left at the end counts for promise L: goroutines and descriptors of clients,
-// connections, locks, and keys of servers. What a killed client had is not checked: the
-// system takes it back, and the store does when it has expired.
+// What is left at the end counts against promise L: goroutines and descriptors of clients,
+// connections, locks, and keys of servers. Leftovers of killed clients are not checked: the
+// system frees their resources, and the store their keys when they expire.
 
-// gone looks again and again until nothing is left, for as long as that may take. It
-// returns what the last complete look found, or why no look was complete.
+// gone repeats look until nothing is left, within a time. It returns the result of the last
+// complete look, or the error if no look was complete.
 func (t *trial) gone(ctx context.Context, look func(context.Context) ([]string, error)) (left []string, err error) {
 	ctx, cancel := within(ctx, t.cfg.TTL+t.bound+2*time.Second)
 	defer cancel()
@@ -45,7 +45,7 @@ func (t *trial) gone(ctx context.Context, look func(context.Context) ([]string, 
 	return nil, err
 }
 
-// leak makes a violation of each thing that is left.
+// leak makes a violation of each leftover.
 func leak(name string, from int64, left []string, text string) (found []check.Violation) {
 	now := history.Now()
 	for _, x := range left {
@@ -57,8 +57,8 @@ func leak(name string, from int64, left []string, text string) (found []check.Vi
 	return found
 }
 
-// connections looks for connections that clients still have when they have closed the
-// store. The client processes stay until this is done.
+// connections looks for open connections of clients that have closed the store. The client
+// processes stay until then.
 func (t *trial) connections(ctx context.Context) []check.Violation {
 	from := history.Now()
 	left, _ := t.gone(ctx, func(context.Context) (open []string, err error) { // a look never fails
@@ -74,7 +74,7 @@ func (t *trial) connections(ctx context.Context) []check.Violation {
 	return leak("connections", from, left, "connections are still open, %v after the client has closed the store")
 }
 
-// locksLeft looks for locks that are left in the store, and removes them.
+// locksLeft looks for locks in the store, and removes them.
 func (t *trial) locksLeft(ctx context.Context) []check.Violation {
 	in, ok := t.store.(driver.Inspector)
 	if !ok || t.place.direct == "" {
@@ -102,8 +102,8 @@ func listed(ctx context.Context, in driver.Inspector, prefix string) (keys []str
 	return keys, nil
 }
 
-// keysLeft looks for what is left on servers of ours, under any name, past the store.
-// Each is reported once.
+// keysLeft looks for all keys on servers that Run started, without using the store. It reports
+// each once.
 func (t *trial) keysLeft(ctx context.Context) []check.Violation {
 	if t.place.servers == nil {
 		return nil
@@ -120,7 +120,7 @@ func (t *trial) keysLeft(ctx context.Context) []check.Violation {
 	return leak("keys", from, left, "the servers still have it, %v after the last client has ended")
 }
 
-// countRows counts what the servers have before the clients begin.
+// countRows counts the rows of the servers before the clients begin.
 func (t *trial) countRows() (err error) {
 	if t.place.servers != nil {
 		t.rows, err = t.place.servers.Keys()
@@ -128,17 +128,17 @@ func (t *trial) countRows() (err error) {
 	return err
 }
 
-// What the layout of a store may leave for a while, for each key and for a run.
+// The rows that a store may keep for a while, for each key and for a run.
 const (
 	rowsOfKey = 8
 	rowsOfRun = 100
 )
 
-// A store remembers each request that waits for a turn for a minute, so that it can be
-// repeated.
+// A store remembers each request that waits for a turn for a minute, for repetitions of the
+// request.
 const rowsOfWait = time.Minute + 10*time.Second
 
-// waits counts the requests that it may remember.
+// waits counts these requests.
 func (t *trial) waits() (n int, err error) {
 	files, err := filepath.Glob(t.path("client-*.history"))
 	if err != nil {
@@ -159,8 +159,8 @@ func (t *trial) waits() (n int, err error) {
 	return n, nil
 }
 
-// rowsLeft looks whether servers of ours keep more than a store leaves for each key: a
-// row for each request, say. It looks before the clients close.
+// rowsLeft checks that servers that Run started keep no more rows than a store may for each
+// key: not a row for each request, for example. It looks before the clients close.
 func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 	if t.place.servers == nil {
 		return nil
@@ -185,8 +185,7 @@ func (t *trial) rowsLeft(ctx context.Context) []check.Violation {
 	return leak("rows", from, left, fmt.Sprintf("more than the %d that may be there", most)+" stay behind, for %v")
 }
 
-// sweep removes what is left in the store, as far as that takes little time. What stays
-// ends by itself.
+// sweep removes locks from the store within a short time. The rest expires.
 func (t *trial) sweep() {
 	in, ok := t.store.(driver.Inspector)
 	if !ok || t.place.direct == "" {
@@ -199,7 +198,7 @@ func (t *trial) sweep() {
 		return
 	}
 	for _, key := range left {
-		// The waiters of the key died, and the store would grant it to them.
+		// The waiters of the key died, and the store would grant the lock to them.
 		for range maxSweeps {
 			if n, err := in.Break(ctx, key); err != nil || n == 0 {
 				break
@@ -208,19 +207,19 @@ func (t *trial) sweep() {
 	}
 }
 
-// maxSweeps bounds how many dead waiters are removed one by one.
+// maxSweeps bounds the number of dead waiters that are removed one by one.
 const maxSweeps = MaxClients * 16
 
-// descriptors are the open descriptors of this process: number and target. There are
-// none where the system does not tell.
+// descriptors are the open descriptors of this process: number and target. The result is
+// empty on a system without /proc.
 func descriptors() map[string]bool {
 	const dir = "/proc/self/fd"
-	files, _ := os.ReadDir(dir) // none where the system has no such folder
+	files, _ := os.ReadDir(dir) // none if the system has no such folder
 	open := make(map[string]bool)
 	for _, f := range files {
 		target, err := os.Readlink(filepath.Join(dir, f.Name()))
 		switch {
-		case err != nil: // it was the folder's own
+		case err != nil: // the descriptor of the folder itself
 		case target == "anon_inode:[eventpoll]", target == "anon_inode:[eventfd]": // Go opens them at the first connection
 		default:
 			open[f.Name()+" "+target] = true
@@ -229,18 +228,18 @@ func descriptors() map[string]bool {
 	return open
 }
 
-// lasting looks again and again until nothing is left, until end. It returns what the
-// last look has seen: once a look finds nothing, what comes later is something else,
-// such as the goroutine of a timer.
+// lasting repeats look until nothing is left, or until end, and returns the result of the last
+// look. After a look that finds nothing, a later finding is not left over: it is, for example,
+// the goroutine of a timer.
 func lasting[T comparable](end time.Time, look func() T) (left T) {
 	var nothing T
 	for left = look(); left != nothing && time.Now().Before(end); left = look() {
-		time.Sleep(10 * time.Millisecond) // nothing tells when
+		time.Sleep(10 * time.Millisecond) // no event reports it
 	}
 	return left
 }
 
-// opened describes the descriptors that are open now and were not before.
+// opened describes the descriptors that are open now and were not in before.
 func opened(before map[string]bool) string {
 	var left []string
 	for d := range descriptors() {

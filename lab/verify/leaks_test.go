@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// What is there at every look is left; what comes when all was gone is not.
+// A leftover is present at every look; a thing that appears after an empty look is none.
 func TestLasting(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		seen []int // by one look after the other, the last again and again
+		seen []int // the result of each look; the last one repeats
 		want int
 	}{
 		{"stays", []int{2, 1}, 1},

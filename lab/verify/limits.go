@@ -13,12 +13,12 @@ import (
 	"github.com/batonhq/baton/ratelimit"
 )
 
-// limitRules are the limits of the keys "limit/0" and so on, with the rules for what
-// they allow. Callers wait for the last two.
+// limitRules are the limits of the keys "limit/0" and so on, with the rules for their
+// decisions. Callers wait for the last two.
 var limitRules = []struct {
 	limit ratelimit.Limit
 	holds check.Limit
-	looks []ratelimit.Limit // other limits that read the same key, and are refused there
+	looks []ratelimit.Limit // other limits that read the same key and refuse
 }{
 	{limit: ratelimit.SlidingWindow(20, time.Second), holds: check.Limit{Most: 20, Window: time.Second, Late: 100 * time.Millisecond}},
 	{limit: ratelimit.TokenBucket(10, time.Second, 15), holds: check.Limit{
@@ -39,12 +39,12 @@ var limitRules = []struct {
 }
 
 const (
-	plainLimits  = 2 // the first, which workers ask between their locks
-	withDeadline = 4 // the limit whose turns have to come before a deadline
-	hangingUp    = 5 // the limit whose waiters hang up
+	plainLimits  = 2 // the first ones; workers ask for them between locks
+	withDeadline = 4 // the limit with short deadlines
+	hangingUp    = 5 // the limit whose waiters cancel
 )
 
-// Limits in batches have many keys, of each of which a client takes three at once.
+// Limits in batches have many keys. A client takes three at once of each.
 const (
 	batchKeys = 50
 	batchSize = 3
@@ -53,7 +53,7 @@ const (
 
 var batchLimit = ratelimit.TokenBucket(10, time.Second, 10)
 
-// limitOf is the rule for a limit's key, in a run in which that many processes ask.
+// limitOf is the rule for a limit's key in a run with that many processes.
 func limitOf(prefix, key string, processes int) (check.Limit, bool) {
 	for i, rule := range limitRules {
 		if key == limitKey(prefix, i) {
@@ -66,7 +66,7 @@ func limitOf(prefix, key string, processes int) (check.Limit, bool) {
 	return check.Limit{}, false
 }
 
-// openLimits makes the limiters of a client.
+// openLimits makes a client's limiters.
 func (c *client) openLimits(limits limits.Store) error {
 	for _, rule := range limitRules {
 		l, err := ratelimit.New(limits, rule.limit)

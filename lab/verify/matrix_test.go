@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/fault"
 )
 
-// everyday is one fault for each kind of store, and each of the faults that have broken
-// the most locks.
+// everyday has one fault for each kind of store, and each of the faults that have broken the
+// most locks.
 var everyday = map[string]string{
 	"sqlite":     "f02", // a holder is killed
 	"zookeeper3": "f04", // a holder is stopped
@@ -23,21 +23,20 @@ var everyday = map[string]string{
 	"redlock5":   "f14", // most servers stop
 }
 
-// matrix is what is tried on every kind of store. Redis has all faults, and "make
-// verify" tries all on all.
+// matrix are the faults for every kind of store. Redis gets all faults, and "make verify"
+// tries all on all.
 var matrix = []string{
 	"f02", "f04", "f05", "f06", "f07", "f08", "f10", "f11", "f12", "f14",
 	"f31", // all servers are killed, and leases outlive that
 }
 
-// takeover is how long beyond the TTL a waiter may wait for a lock that no live process
-// holds, and the rest of it is for a busy machine. Where a kind of store needs more it
-// gets two seconds more than that.
+// takeover is how long beyond the TTL a waiter may wait for a lock without a live holder, on a
+// busy machine. If a kind's own bound plus two seconds is longer, that applies.
 const takeover = 4 * time.Second
 
-// What is claimed of a store under a fault holds: no two leases are trusted at the same
-// time, none for longer than its TTL after the last answer, tokens rise, and a lock
-// whose holder has died is taken over in time.
+// The claims about a store under a fault hold: no two leases are trusted at the same time,
+// none for longer than its TTL after the last answer, tokens rise, and a dead holder's lock is
+// granted in time.
 func TestMatrix(t *testing.T) {
 	t.Parallel()
 	for _, kind := range slices.Sorted(maps.Keys(everyday)) {

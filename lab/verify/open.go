@@ -28,13 +28,13 @@ func openStore(ctx context.Context, url string) (driver.Store, error) {
 	return open.Store(ctx, url)
 }
 
-// GoRedis makes a client of that library for one server. If a program sets it before it
-// calls Main, some clients use one under some faults; the others use rueidis.
+// GoRedis makes a client of that library for one server. If a program sets it before Main,
+// some clients use one under some faults; the others use rueidis.
 var GoRedis func(addr string) (wrap func(redisstore.Config) (*redisstore.Store, error), close func() error)
 
-// openOwn opens a store of one Redis, or a Redlock of several, on clients that the
-// caller made: their time-outs and connections are not the store's. It opens every
-// other store as usual.
+// openOwn opens a store of one Redis, or a Redlock of several, over clients of the caller,
+// with other time-outs and connections than the store's own. It opens every other store as
+// usual.
 func openOwn(ctx context.Context, url string, goRedis bool) (driver.Store, error) {
 	scheme, rest, _ := strings.Cut(url, "://")
 	hosts, query, _ := strings.Cut(rest, "?")
@@ -93,7 +93,7 @@ func (o *owned) connect(addr string, goRedis bool) (*redisstore.Store, error) {
 	return s, err
 }
 
-// close closes what was opened, the last first.
+// close closes the clients, the last one first.
 func (o *owned) close() error {
 	var errs []error
 	for _, f := range slices.Backward(o.closes) {

@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton/driver"
 )
 
-// A client that is started anew while another fault cuts answers opens its store again,
-// and gives up on what will not get better.
+// A new client that meets a cut connection opens its store again, and gives up after an error
+// that is permanent.
 func TestUntilReached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), openTimeout)

@@ -2,8 +2,8 @@ package verify
 
 import "time"
 
-// orders are what a client is told when it begins. They hold a URL with its secrets, so
-// they come by its standard input and in no other way.
+// orders are a client's orders at its start. They have a URL with its secrets, so a client
+// gets them only by its standard input.
 type orders struct {
 	URL        string        `json:"url"`
 	Client     int           `json:"client"`
@@ -18,28 +18,28 @@ type orders struct {
 	Register   string        `json:"register"`
 	Defect     string        `json:"defect,omitempty"` // planted by tests
 
-	// Own is for a client that uses a connection of its own, with GoRedis one of that
-	// library, if the kind of store can use one.
+	// Own is for a client that uses its own connection, if the kind of store supports that.
+	// With GoRedis that is a connection of that library.
 	Own     bool `json:"own,omitempty"`
 	GoRedis bool `json:"goRedis,omitempty"`
 
 	*reach
 }
 
-// reach is what a client is told that does not use the store itself. It has no goroutines
-// for limits, and bounds each wait, so that it needs no order to give up.
+// reach is for a client that does not use the store directly. It has no goroutines for limits,
+// and bounds each wait, so it needs no order to give up.
 type reach struct {
 	Way       string        `json:"way"`
 	Socket    string        `json:"socket,omitempty"`   // of the agent
 	Replicas  []string      `json:"replicas,omitempty"` // addresses of the servers
 	First     int           `json:"first"`              // the replica to ask first
-	Wait      time.Duration `json:"wait"`               // the longest of one attempt
+	Wait      time.Duration `json:"wait"`               // bounds one attempt
 	Ahead     int64         `json:"ahead"`              // history.Ahead
-	Shared    bool          `json:"shared,omitempty"`   // what the store has
+	Shared    bool          `json:"shared,omitempty"`   // whether the store has it
 	Permitted bool          `json:"permitted,omitempty"`
 }
 
-// An order is a word to a client that works.
+// An order is a message to a working client.
 type order struct {
 	Do  do            `json:"do"`
 	For time.Duration `json:"for,omitempty"`
@@ -51,9 +51,9 @@ const (
 	doBegin   do = "begin"         // work
 	doStop    do = "stop-at-write" // stop at the next write
 	doNotStop do = "do-not-stop"   // forget stop-at-write
-	doSuspend do = "suspend"       // the clock jumps
-	doCalm    do = "calm"          // from now on hold for a moment only
-	doDrain   do = "drain"         // begin nothing new
+	doSuspend do = "suspend"       // make the clock jump
+	doCalm    do = "calm"          // from now on hold briefly
+	doDrain   do = "drain"         // begin no new operation
 	doGiveUp  do = "give-up"       // wait no longer
 	doCount   do = "count"         // count the permits of each key with permits
 	doWeigh   do = "weigh"         // measure what keys leave in the memory of the process
@@ -71,17 +71,17 @@ type say string
 const (
 	sayReady    say = "ready"    // the store is open
 	sayFailed   say = "failed"   // the store is not open, or the client cannot work
-	sayHolds    say = "holds"    // at least one lock
+	sayHolds    say = "holds"    // it holds at least one lock
 	sayFree     say = "free"     // it holds none any more
 	sayStops    say = "stops"    // right before it stops itself
 	sayGoesOn   say = "goes-on"  // it will not stop
-	sayCalm     say = "calm"     // all that was begun before the calm is over
-	sayDraining say = "draining" // nothing new begins
-	sayDrained  say = "drained"  // everything is over
-	sayTold     say = "told"     // how many locks the Locker told of, as JSON
-	sayEvents   say = "events"   // what it told does not agree
+	sayCalm     say = "calm"     // all operations from before the calm have ended
+	sayDraining say = "draining" // no new operation begins
+	sayDrained  say = "drained"  // all operations have ended
+	sayTold     say = "told"     // the counts of the Locker's events, as JSON
+	sayEvents   say = "events"   // the events contradict each other
 	sayCounted  say = "counted"
-	sayGrows    say = "memory" // keys stay in it
+	sayGrows    say = "memory" // keys stay in memory
 	sayWeighed  say = "weighed"
 	sayRunning  say = "goroutines"  // some are left
 	sayOpen     say = "descriptors" // some are left

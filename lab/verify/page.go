@@ -19,20 +19,20 @@ import (
 //go:embed page.css
 var pageStyle string
 
-// How much of one trial a page shows. The report has the rest.
+// The bounds for one trial on a page. The report has the rest.
 const (
-	mostKeys       = 6    // timelines of whole runs
-	mostBars       = 1500 // the longest ones, in one of them
+	mostKeys       = 6    // timelines of a run
+	mostBars       = 1500 // the longest ones, in one timeline
 	mostViolations = 10   // with their own timeline
 )
 
-// A timeline in its own units, which the page scales.
+// The units of a timeline, which the page scales.
 const (
 	timeLeft, timeRight = 84, 1000
 	timeTop, laneHigh   = 18, 16
 )
 
-// A timeline is what happened to one key.
+// A timeline shows the holds of one key.
 type timeline struct {
 	Title, Note   string
 	Wide, High    int
@@ -74,8 +74,8 @@ type pageSign struct {
 	Bad     bool
 }
 
-// WriteHTML writes the report as one page that loads nothing else: no script, no font,
-// no picture. It is also well-formed XML.
+// WriteHTML writes the report as one self-contained page: no script, font or picture from
+// elsewhere. It is also well-formed XML.
 func (r *Report) WriteHTML(w io.Writer) error {
 	var trials []pageTrial
 	for _, t := range r.Trials {
@@ -180,7 +180,7 @@ func writeVerdicts(m *markup.Writer, trials []pageTrial) {
 	m.End()
 }
 
-// write writes what happened in one trial.
+// write writes one trial.
 func (p *pageTrial) write(m *markup.Writer) {
 	m.Raw("\n")
 	m.Start("h2", "id", p.Fault)
@@ -277,8 +277,8 @@ without a check of tokens would have taken from a holder that was not the last. 
 </ul>
 `
 
-// draw makes the pictures: one for each of the first violations, and the whole run for
-// the keys that broke or that were held most.
+// draw makes the pictures: one for each of the first violations, and a run's timeline for the
+// keys with violations or the most holds.
 func (p *pageTrial) draw() {
 	h := p.History
 	held := make(map[string]int)
@@ -291,7 +291,7 @@ func (p *pageTrial) draw() {
 		if held[v.Key] == 0 {
 			continue // there is nothing to draw
 		}
-		held[v.Key] += len(h.Holds) // keys that broke come first
+		held[v.Key] += len(h.Holds) // keys with violations come first
 		if i < mostViolations {
 			around := max(v.To-v.From, int64(50*time.Millisecond)) * 2
 			p.Zooms = append(p.Zooms, p.timeline(v.Key, v.From-around, v.To+around, fmt.Sprintf("%s, %s: %s", v.Promise, v.Check, v.Text)))
@@ -385,7 +385,7 @@ func (l *timeline) bar(o *history.Hold) {
 	})
 }
 
-// bands are the times in which something was broken.
+// bands are the times of faults.
 func (l *timeline) bands(marks []history.Mark) {
 	for _, e := range history.Episodes(marks) {
 		if e.To >= l.from && e.From <= l.to {

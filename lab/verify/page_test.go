@@ -13,8 +13,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// The page of a run in which everything awkward happened stands by itself and
-// shows it.
+// The page of a run with everything awkward is self-contained and shows it.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	const ms = int64(time.Millisecond)

@@ -9,17 +9,17 @@ import (
 	"github.com/batonhq/baton/lab/verify/deploy"
 )
 
-// A place is the store that is verified, as its clients see it: each client reaches it
-// in its own way, so that each way can be broken alone.
+// A place is the verified store, as its clients see it: each client has its own way to the
+// store, so each way can be broken alone.
 type place struct {
 	direct  string // the URL for the conductor; "" if no other process sees the locks
 	url     func(client int) string
 	proxies func(client int) []*faultproxy.Proxy
-	servers *deploy.Deployment // nil if the servers are not ours
+	servers *deploy.Deployment // nil if Run did not start the servers
 	close   func()
 }
 
-// settle makes a place of servers of a kind, which it starts.
+// settle makes a place of a kind's servers, which it starts.
 func settle(kind string, o deploy.Options) (*place, error) {
 	d, err := deploy.Open(kind, o)
 	if err != nil {
@@ -28,8 +28,8 @@ func settle(kind string, o deploy.Options) (*place, error) {
 	return &place{direct: d.Direct, url: d.URL, proxies: d.Proxies, servers: d, close: d.Close}, nil
 }
 
-// visit makes a place of a given store. If its URL names one address, the clients reach
-// it through proxies.
+// visit makes a place of a given store. If its URL has one address, the clients reach it
+// through proxies.
 func visit(url string, clients int) (*place, error) {
 	p := &place{
 		direct:  url,
@@ -64,8 +64,8 @@ var proxied = map[string]string{
 	"served": "0", // which always has a port
 }
 
-// address returns the only address of a URL. ok is false if there is none, or several,
-// or if the server has to be called by its name.
+// address returns the only address of a URL. ok is false if there is none, or several, or if
+// the server must be called by its name.
 func address(url string) (before, address, after string, ok bool) {
 	scheme, rest, found := strings.Cut(url, "://")
 	port, known := proxied[strings.ToLower(scheme)]

@@ -15,21 +15,21 @@ import (
 	"github.com/batonhq/baton/lab/verify/served"
 )
 
-// Runs are long: some defects are tried in every run of the tests, all in the long tests
-// and with -planted.
+// Runs are long: every run of the tests tries some defects; the long tests, and those with
+// -planted, try all.
 var (
 	plantedAll  = flag.Bool("planted", false, "try all planted defects, not only some")
 	plantedOnly = flag.String("planted-only", "", "try the planted defect of this name")
 )
 
-// always are the defects that are tried in every run of the tests: one for each promise,
-// a waiter that is served late, a lease that is trusted too long, and a leak.
+// always are the defects in every run of the tests: one for each promise, a waiter that is
+// served late, a lease that is trusted too long, and a leak.
 var always = []string{
 	"renews for show", "forgets the token on release", "expires late", "takes a failed renewal for a renewal", "each process limits for itself",
 	"leaves a descriptor open",
 }
 
-// seeds are how many runs a defect has to show.
+// seeds bounds the runs in which a defect must show.
 const seeds = 5
 
 func spoil(name string, s driver.Store) driver.Store {
@@ -46,7 +46,7 @@ func spoilConns(name string, l net.Listener) net.Listener {
 	return l
 }
 
-// lend serves a store to the clients of a run.
+// lend serves a store to a run's clients.
 func lend(t *testing.T, s driver.Locks) (url string) {
 	t.Helper()
 	server, err := served.Serve(s)
@@ -57,8 +57,8 @@ func lend(t *testing.T, s driver.Locks) (url string) {
 	return servedScheme + server.Addr()
 }
 
-// The same store without a defect holds under the same faults, so that what is
-// seen below is the defect.
+// The store without a defect holds under the same faults, so violations below are from the
+// defects.
 func TestWithoutDefectHolds(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []string{"f01", "f02", "f04", "f06", "f07"} {
@@ -81,9 +81,9 @@ func TestWithoutDefectHolds(t *testing.T) {
 	})
 }
 
-// Every planted defect breaks the promise that it is known to break, within few seeds.
-// Some need luck: a holder that is cut off must have waiters. So each seed works longer
-// than the one before, and has more chances.
+// Every planted defect breaks its known promise within few seeds. Some need luck: a holder
+// that is cut off must have waiters, for example. So each seed works longer than the one
+// before.
 func TestPlantedDefectsAreFound(t *testing.T) {
 	t.Parallel()
 	if len(planted.All) < 30 {
@@ -113,13 +113,13 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 	}
 }
 
-// A finding is a promise that was broken, and which check saw it.
+// A finding is a broken promise, and the check that found it.
 type finding struct {
 	check.Promise
 	Check string
 }
 
-// tryDefect returns what was seen to break.
+// tryDefect returns the findings.
 func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 	cfg := quick("", d.Fault)
 	if cfg.Local = d.Local; cfg.Local == "" {
@@ -128,10 +128,10 @@ func tryDefect(t *testing.T, d planted.Defect, seed uint64) (found []finding) {
 	cfg.Seed, cfg.defect, cfg.keys, cfg.keeps = seed, d.Name, d.Keys, d.Keeps
 	cfg.TTL = cmp.Or(d.TTL, cfg.TTL)
 	if cfg.Ways = d.Ways; d.Ways != nil {
-		cfg.Clients = 4 // two hosts, or servers, for several clients each
+		cfg.Clients = 4 // two hosts, or servers, with several clients each
 	}
 	cfg.For = time.Duration(seed) * 4 * time.Second
-	cfg.Bound = 3 * time.Second // nothing but the defect is slow
+	cfg.Bound = 3 * time.Second // only the defect is slow
 	r, err := Run(t.Context(), cfg, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A process is one client, through all its lives. It is a fault.Client.
+// A process is one client, in all its lives. It is a fault.Client.
 type process struct {
 	trial *trial
 	seat  int
@@ -36,14 +36,14 @@ type life struct {
 	client int    // as in the history
 	cmd    *exec.Cmd
 	in     io.WriteCloser
-	log    string // what it printed on standard error
+	log    string // the file of its standard error
 
 	mu      sync.Mutex
 	said    map[say]int
-	words   []word        // those that report trouble
-	changed chan struct{} // closed and replaced when something was said
-	ended   chan struct{} // closed when the process is gone
-	meant   bool          // Signal or end has killed it on purpose
+	words   []word        // those that report problems
+	changed chan struct{} // closed and replaced at every message
+	ended   chan struct{} // closed when the process has ended
+	meant   bool          // Signal or end has killed it deliberately
 }
 
 // start begins a new life, which gets its orders and waits.
@@ -74,8 +74,8 @@ func begin(cmd *exec.Cmd, name, log string, orders any) (*life, error) {
 	}
 	defer stderr.Close()
 	l.cmd.Stderr = stderr
-	// Its own process group: Ctrl-C is for the conductor alone, and if the conductor
-	// dies, the system wakes and ends clients that are stopped.
+	// Its own process group: Ctrl-C is for the conductor only, and if the conductor dies,
+	// the system wakes and ends stopped clients.
 	l.cmd.SysProcAttr = apart()
 	if l.in, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func begin(cmd *exec.Cmd, name, log string, orders any) (*life, error) {
 	return l, nil
 }
 
-// listen reads what the client says until it ends.
+// listen reads the client's messages until it ends.
 func (l *life) listen(out io.Reader) {
 	lines := bufio.NewReader(out)
 	for {
@@ -116,18 +116,18 @@ func (l *life) listen(out io.Reader) {
 		l.changed = make(chan struct{})
 		l.mu.Unlock()
 	}
-	_ = l.cmd.Wait() // its state shows how it ended
+	_ = l.cmd.Wait() // its state has the result
 	close(l.ended)
 }
 
-// count returns how often the client has said something.
+// count returns how often the client has sent a message.
 func (l *life) count(s say) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.said[s]
 }
 
-// await waits until the client has said something for the n-th time.
+// await waits for the n-th message of a kind.
 func (l *life) await(ctx context.Context, s say, n int) error {
 	for {
 		l.mu.Lock()
@@ -146,7 +146,7 @@ func (l *life) await(ctx context.Context, s say, n int) error {
 	}
 }
 
-// tail is the last message of a client that failed, for people.
+// tail is the last message of a failed client, for people.
 func (l *life) tail() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,7 +155,7 @@ func (l *life) tail() string {
 			return ": " + w.Text
 		}
 	}
-	text, _ := os.ReadFile(l.log) // nothing to show if it cannot be read
+	text, _ := os.ReadFile(l.log) // without it there is no message
 	if i := strings.Index(string(text), "panic:"); i >= 0 {
 		text = text[i:]
 	}
@@ -170,7 +170,7 @@ func (l *life) order(o order) error {
 	return nil
 }
 
-// end kills the process, if it is still there, and returns when it is gone.
+// end kills the process, unless it has ended, and returns after its end.
 func (l *life) end() {
 	l.mu.Lock()
 	l.meant = true
@@ -187,7 +187,7 @@ func (p *process) now() *life {
 	return p.life
 }
 
-// Signal is fault.Client's.
+// Signal implements fault.Client.
 func (p *process) Signal(s os.Signal) error {
 	l := p.now()
 	if s == syscall.SIGKILL {
@@ -204,7 +204,7 @@ func (p *process) Signal(s os.Signal) error {
 	return nil
 }
 
-// Revive is fault.Client's.
+// Revive implements fault.Client.
 func (p *process) Revive() error {
 	l, err := p.start()
 	if err != nil {
@@ -215,7 +215,7 @@ func (p *process) Revive() error {
 	return errors.Join(l.await(ctx, sayReady, 1), l.order(order{Do: doBegin}))
 }
 
-// Holds is fault.Client's.
+// Holds implements fault.Client.
 func (p *process) Holds() bool {
 	l := p.now()
 	l.mu.Lock()
@@ -223,7 +223,7 @@ func (p *process) Holds() bool {
 	return l.said[sayHolds] > l.said[sayFree]
 }
 
-// StopAtWrite is fault.Client's.
+// StopAtWrite implements fault.Client.
 func (p *process) StopAtWrite(ctx context.Context) error {
 	l := p.now()
 	stops, goesOn := l.count(sayStops), l.count(sayGoesOn)
@@ -234,7 +234,7 @@ func (p *process) StopAtWrite(ctx context.Context) error {
 	if err == nil || ctx.Err() == nil {
 		return err
 	}
-	// The client may be about to stop, or have stopped: make it go on.
+	// The client may be about to stop, or have stopped: make it continue.
 	if err := l.order(order{Do: doNotStop}); err != nil {
 		return err
 	}
@@ -251,7 +251,7 @@ func (p *process) StopAtWrite(ctx context.Context) error {
 	}
 }
 
-// Suspend is fault.Client's.
+// Suspend implements fault.Client.
 func (p *process) Suspend(d time.Duration) error {
 	return p.now().order(order{Do: doSuspend, For: d})
 }

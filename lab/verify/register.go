@@ -10,9 +10,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A register is the resource that the locks guard. It writes down the writes in the
-// order in which they come, and which of them a resource that checks tokens would have
-// accepted.
+// A register is the resource that the locks guard. It records the writes in the order of
+// arrival, and whether a resource that checks tokens would have accepted each.
 type register struct {
 	listener net.Listener
 	serving  sync.WaitGroup
@@ -74,8 +73,8 @@ func (r *register) serve(conn net.Conn) {
 	}
 }
 
-// take receives a write and reports whether the form that checks tokens accepts it: the
-// rule is that of package guard.
+// take records a write and reports whether a resource that checks tokens accepts it, by the
+// rule of package guard.
 func (r *register) take(w history.Write) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,7 +89,7 @@ func (r *register) take(w history.Write) bool {
 	return w.Accepted
 }
 
-// close ends the register and returns all writes that it has received.
+// close ends the register and returns all writes.
 func (r *register) close() []history.Write {
 	_ = r.listener.Close()
 	r.mu.Lock()

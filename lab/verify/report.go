@@ -18,15 +18,15 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// A Report is what Run found.
+// A Report is the result of Run.
 type Report struct {
 	Store    string        `json:"store"` // a short name, as in Traits
 	URL      string        `json:"url"`   // without its secrets
 	Local    string        `json:"local,omitempty"`
 	Seed     uint64        `json:"seed"`
 	Clients  int           `json:"clients"`
-	Ways     []string      `json:"ways,omitempty"` // how they reach the store, in turn
-	TTL      time.Duration `json:"ttl"`            // the longest of all trials; nanoseconds, as all durations
+	Ways     []string      `json:"ways,omitempty"` // to the store, in turn
+	TTL      time.Duration `json:"ttl"`            // the longest of all trials; nanoseconds, like all durations
 	Bound    time.Duration `json:"bound"`
 	For      time.Duration `json:"for"`
 	Began    time.Time     `json:"began"`
@@ -42,10 +42,10 @@ var Promises = []check.Promise{check.Exclusive, check.Fenced, check.Lively, chec
 type Verdict string
 
 const (
-	Held    Verdict = "held"    // nothing was found
+	Held    Verdict = "held"    // no violation was found
 	Broken  Verdict = "broken"  // a promise was broken
-	Excused Verdict = "excused" // a promise was broken that is not made under this fault
-	Invalid Verdict = "invalid" // it shows nothing: see Why
+	Excused Verdict = "excused" // a promise was broken that is not given under this fault
+	Invalid Verdict = "invalid" // it proves nothing: see Why
 	Skipped Verdict = "skipped" // the fault cannot be tried here: see Why
 )
 
@@ -57,11 +57,11 @@ type Trial struct {
 	Verdict Verdict  `json:"verdict"`
 	Why     []string `json:"why,omitempty"` // why it is invalid or was skipped
 
-	// Claim is what is promised for the kind of store under the fault, a sign for each
-	// of E, F and L: "+" holds, "-" may break, "b" may break for a while.
+	// Claim is the promise for the kind of store under the fault, a sign for each of E, F
+	// and L: "+" holds, "-" may break, "b" may break for a while.
 	Claim string `json:"claim,omitempty"`
-	// Promises says for each promise whether it was kept. Promises that nothing was
-	// seen of are missing.
+	// Promises says for each promise whether it was kept. Promises that were not checked
+	// are missing.
 	Promises   map[check.Promise]bool `json:"promises,omitempty"`
 	Violations []check.Violation      `json:"violations,omitempty"` // in the order of time
 
@@ -71,14 +71,14 @@ type Trial struct {
 	Keys       int           `json:"keys"`       // of locks, without those of permits and limits
 	Goroutines int           `json:"goroutines"` // of all clients
 	Looked     check.Looked  `json:"looked"`
-	Told       Told          `json:"told"`      // of locks, by the events of clients that lived to the end
+	Told       Told          `json:"told"`      // of locks, by the events of clients that did not die
 	Decisions  int           `json:"decisions"` // of limiters
 	Unknown    int           `json:"unknown"`   // attempts with no answer
 	Lost       int           `json:"lost"`      // leases that ended before their release
-	Stall      time.Duration `json:"stall"`     // the longest of the machine, outside of the fault
-	Busy       float64       `json:"busy"`      // the share of the time in which processes that wanted to run had to wait
+	Stall      time.Duration `json:"stall"`     // the machine's longest, outside of the fault
+	Busy       float64       `json:"busy"`      // the share of the time in which runnable processes had to wait
 	Took       time.Duration `json:"took"`
-	Began      int64         `json:"began"`  // on the history's clock, to which moments refer
+	Began      int64         `json:"began"`  // on the history's clock
 	Repeat     string        `json:"repeat"` // the command that repeats it
 
 	History *history.History `json:"-"`
@@ -92,8 +92,7 @@ func (r *runner) newReport() *Report {
 	}
 }
 
-// repeat is the command that does the same again. Of a URL with secrets it has only
-// what may be shown.
+// repeat is the command that repeats the run. It has no secrets of a URL.
 func (r *runner) repeat(faults string) string {
 	words := []string{"baton-lab", "verify", "--store", shellword.Quote(open.Redact(r.cfg.URL))}
 	if r.cfg.Local != "" {
@@ -113,12 +112,12 @@ func (r *runner) repeat(faults string) string {
 	return strings.Join(words, " ")
 }
 
-// invalid adds a reason why the trial shows nothing.
+// invalid adds a reason why the trial proves nothing.
 func (t *Trial) invalid(format string, args ...any) {
 	t.Why = append(t.Why, fmt.Sprintf(format, args...))
 }
 
-// fill takes the results from a history.
+// fill adds the results of a history.
 func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	r.History, r.Looked, r.Violations = h, found.Looked, found.Violations
 	r.Keys, r.Rounds, r.Killed, r.Decisions = t.plan.keys, t.rounds, len(h.Killed()), len(h.Decisions)
@@ -134,7 +133,7 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 			r.Unknown++
 		}
 	}
-	if len(r.Why) > 0 { // it did not end in order: liveness was not owed
+	if len(r.Why) > 0 { // it did not end in order, so liveness was not owed
 		r.Violations = slices.DeleteFunc(r.Violations, func(v check.Violation) bool { return v.Promise == check.Lively })
 	}
 
@@ -165,9 +164,9 @@ func (r *Trial) fill(t *trial, h *history.History, found check.Findings) {
 	r.excuse(&t.stalls)
 }
 
-// excuse makes the trial invalid if a waiter was late, or a lease was lost, only
-// because the machine was overloaded at each of those times. A stall of some seconds
-// does not show in the average of a run.
+// excuse makes the trial invalid if a waiter was late, or a lease was lost, and the machine
+// was overloaded at each of those times. The average of a run does not show a stall of some
+// seconds.
 func (r *Trial) excuse(s *stalls) {
 	idle := 1.0
 	for _, v := range r.Violations {
@@ -180,11 +179,11 @@ func (r *Trial) excuse(s *stalls) {
 	}
 }
 
-// overloaded is how busy a machine is on which liveness is not owed. Promises that were
-// kept on it still count as kept.
+// overloaded is the busy share of a machine above which liveness is not owed. Kept promises
+// count as kept even then.
 const overloaded = 0.5
 
-// skip says why the fault cannot be tried.
+// skip adds the reason why the fault cannot be tried.
 func (t *Trial) skip(kind, lacks string) {
 	t.Verdict = Skipped
 	t.Why = []string{"it needs " + lacks}
@@ -193,8 +192,8 @@ func (t *Trial) skip(kind, lacks string) {
 	}
 }
 
-// decide gives the verdict on a kind of store, if one is given. A run that is invalid
-// can still show a broken promise: a slow machine excuses only late waiters.
+// decide sets the verdict, with the claim for a kind of store unless that is "". An invalid
+// run can still show a broken promise: a slow machine excuses only late waiters.
 func (t *Trial) decide(kind string) {
 	claim, _ := fault.Expect(kind, t.Fault)
 	if kind != "" {
@@ -221,8 +220,8 @@ func (t *Trial) decide(kind string) {
 	}
 }
 
-// Verdict is the worst of all trials: Broken, Invalid, Excused, Held; Skipped if
-// nothing could be tried.
+// Verdict is the worst of all trials: Broken, Invalid, Excused, Held; Skipped if no fault
+// could be tried.
 func (r *Report) Verdict() Verdict {
 	worst := Skipped
 	order := []Verdict{Skipped, Held, Excused, Invalid, Broken}
@@ -234,7 +233,7 @@ func (r *Report) Verdict() Verdict {
 	return worst
 }
 
-// keep writes the history, for a closer look.
+// keep writes the history to the folder of Config.Keep.
 func (t *trial) keep(h *history.History) error {
 	if t.cfg.Keep == "" {
 		return nil

@@ -1,10 +1,9 @@
-// Package verify tries to break Baton. It starts processes that lock, read-lock and
-// take permits and limits through the public API and write down what they see. It
-// breaks those processes, their connections to the servers, and the servers, and then
-// looks in the histories for what must never happen.
+// Package verify tries to break Baton. It starts processes that use locks, read locks,
+// permits and limits through the public API and log what they see. It breaks those processes,
+// their connections to the servers, and the servers, and then checks the logs for events that
+// must never happen.
 //
-// No verdict is a proof: a promise was seen to hold in that many operations, and no
-// more than that.
+// A verdict is no proof: it says only that a promise held in that many operations.
 package verify
 
 import (
@@ -24,53 +23,52 @@ import (
 	"github.com/batonhq/baton/lab/verify/fault"
 )
 
-// Config says what is verified, and how.
+// Config says what to verify, and how.
 type Config struct {
-	// URL is the store's. The store may be in use: Run leaves its servers alone, and
-	// all keys but those of the run.
+	// URL is the store's. The store may be in use: Run does not break its servers, and uses
+	// only keys of its own.
 	URL string
 
-	// Local is a kind of store (deploy.Kinds) whose servers Run starts, and breaks as
-	// well. It replaces URL.
+	// Local is a kind of store (deploy.Kinds) whose servers Run starts and breaks. It
+	// replaces URL.
 	Local string
 
-	// Faults are the IDs or names of the faults to try, one after another; faults with
-	// a plus between them set in together. Defaults to all that can be tried.
+	// Faults are the IDs or names of the faults to try, one after another; faults that are
+	// joined by a plus set in together. Defaults to all that can be tried.
 	Faults []string
 
-	// For is how long the clients work under one fault. Preparation and checks take
-	// some seconds more. Defaults to 30s.
+	// For is how long the clients work under one fault. Preparation and checks take some
+	// seconds more. Defaults to 30s.
 	For time.Duration
 
-	// Seed decides everything that is drawn at random. It does not decide timing: that
-	// is up to the system. Defaults to a random one.
+	// Seed decides all random choices, but not the timing, which depends on the system.
+	// Defaults to a random one.
 	Seed uint64
 
 	// Clients is the number of processes: 1 to 64. Defaults to 4 to 8, by the
 	// seed; to 1 for a store that processes do not share.
 	Clients int
 
-	// Ways are the ways in which clients reach the store (Ways, above), in turn: the
-	// first client in the first way, and so on. Defaults to the library alone.
+	// Ways are the ways in which clients reach the store (see the variable Ways), in
+	// turn: the first client in the first way, and so on. Defaults to WayLibrary only.
 	Ways []string
 
 	// TTL is that of the locks. Defaults to 2s, or more if a fault needs a longer one.
 	TTL time.Duration
 
-	// Brief makes every lock be held for some milliseconds at most, so that there are many
-	// acquisitions.
+	// Brief bounds every hold to some milliseconds, so that there are many acquisitions.
 	Brief bool
 
-	// Bound is how long, beyond the TTL, a waiter may wait when nothing is broken any
-	// more. Defaults to a bound that suits the store.
+	// Bound is how long, beyond the TTL, a waiter may wait after the last fault. Defaults to
+	// a bound that suits the store.
 	Bound time.Duration
 
-	// Stall is how late the machine may let a process run, outside of the fault, before
-	// the run is invalid. Defaults to 200ms.
+	// Stall bounds how late the machine may let a process run, outside of the fault. A
+	// longer stall makes the run invalid. Defaults to 200ms.
 	Stall time.Duration
 
-	// Keep is a folder for all files of the run. Run makes it; if it exists it has to
-	// be empty. Defaults to a folder that is removed.
+	// Keep is a folder for all files of the run. Run makes it; if it exists, it must be
+	// empty. Defaults to a temporary folder, which Run removes.
 	Keep string
 
 	defect string // planted by tests
@@ -78,26 +76,26 @@ type Config struct {
 	keeps  bool   // no lease may be lost under the fault
 }
 
-// MaxClients is the most clients that there can be.
+// MaxClients bounds Config.Clients.
 const MaxClients = 64
 
-// roundTrips are how many round trips at most it takes until a waiter has a free lock:
-// a hint, a renewal, and the same again after a waiter that has gone.
+// roundTrips bounds the round trips until a waiter has a free lock: a hint, a renewal, and
+// the same again after a waiter that has gone.
 const roundTrips = 5
 
 const defaultTTL = 2 * time.Second
 
 const defaultStall = 200 * time.Millisecond
 
-// maxTTL bounds how long a run takes.
+// maxTTL bounds the duration of a run.
 const maxTTL = time.Minute
 
-// A ConfigError says what Run cannot do.
+// A ConfigError is an invalid field of Config.
 type ConfigError struct{ Field, Reason string }
 
 func (e *ConfigError) Error() string { return "verify: config: " + e.Field + " " + e.Reason }
 
-// complete fills in the defaults and refuses what is not possible.
+// complete sets the defaults and checks the fields.
 func (c *Config) complete() error {
 	if c.For == 0 {
 		c.For = 30 * time.Second
@@ -131,7 +129,7 @@ func (c *Config) complete() error {
 	return nil
 }
 
-// faults finds the faults with those names. Without names it returns all.
+// faults finds the faults with the configured names. Without names it returns all.
 func (r *runner) faults() ([]fault.Fault, error) {
 	names := r.cfg.Faults
 	if len(names) == 0 && r.fronted() {
@@ -153,7 +151,7 @@ func (r *runner) faults() ([]fault.Fault, error) {
 	return found, nil
 }
 
-// A Step says what Run is doing.
+// A Step is the progress of Run.
 type Step struct {
 	Fault string // its ID
 	N, Of int    // of the faults
@@ -164,16 +162,16 @@ type Step struct {
 type runner struct {
 	cfg      Config
 	dir      string
-	asked    time.Duration // the TTL that was asked for; cfg has the trial's
+	asked    time.Duration // the configured TTL; cfg has the trial's
 	options  deploy.Options
 	place    *place
-	store    driver.Store // the conductor's own
+	store    driver.Store // of the conductor
 	traits   driver.Traits
 	bound    time.Duration
 	secrets  []string
 	step     Step
 	show     func(Step)
-	told     []string // keys left on servers of ours that were already reported
+	told     []string // keys on the started servers that were already reported
 	cleanups []func()
 }
 
@@ -184,14 +182,14 @@ func (r *runner) progress(format string, args ...any) {
 	r.show(r.step)
 }
 
-// Run tries all faults of the configuration and reports what held. It starts this
-// program again as its clients: Main must be the first function that the program calls.
-// progress may be nil.
+// Run tries all faults of the configuration and reports the verdicts. It starts this program
+// again for its clients: Main must be the first function that the program calls. progress may
+// be nil.
 //
-// An error says that there is nothing to report, or, together with a report, that ctx
-// ended early: the report then has the faults that were finished. When Run returns its
-// processes are gone, and so are its locks, if the store can be reached; what cannot be
-// removed ends within the TTL.
+// An error without a report means that there is no result. With a report it means that ctx
+// ended early; the report then has the finished faults. When Run returns, its processes have
+// ended, and its locks are released if the store can be reached. Other locks expire within
+// the TTL.
 func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
@@ -243,7 +241,7 @@ func Run(ctx context.Context, cfg Config, progress func(Step)) (*Report, error) 
 	return report, nil
 }
 
-// prepare collects what the servers need for all faults.
+// prepare collects the servers' requirements of all faults.
 func (r *runner) prepare(all []fault.Fault) {
 	for _, f := range all {
 		r.options.Clocks, r.options.Disks = r.options.Clocks || f.Clocks, r.options.Disks || f.Disks
@@ -252,13 +250,12 @@ func (r *runner) prepare(all []fault.Fault) {
 	r.cfg.TTL = r.options.TTL
 }
 
-// ttlOf is the TTL under a fault, with the TTL that was asked for, or 0.
+// ttlOf is the TTL under a fault, given the configured TTL, or 0.
 func ttlOf(asked time.Duration, f fault.Fault) time.Duration {
 	return cmp.Or(asked, max(defaultTTL, f.TTL))
 }
 
-// open makes the private folder, starts servers if the run has its own, and opens the
-// store.
+// open makes the private folder, starts servers if the run needs them, and opens the store.
 func (r *runner) open(ctx context.Context) (err error) {
 	if r.dir = r.cfg.Keep; r.dir == "" {
 		if r.dir, err = os.MkdirTemp("", "baton-verify-"); err != nil {
@@ -321,7 +318,7 @@ func (r *runner) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// fresh makes a folder, which must have nothing in it.
+// fresh makes a folder. If it exists, it must be empty.
 func fresh(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -353,9 +350,9 @@ func (r *runner) settle() error {
 	return err
 }
 
-// boundOf is how long a waiter may wait beyond the TTL, with nothing broken: the
-// position of a process that died costs 3 s, and the machine is busy. A session of
-// ZooKeeper may outlive its process for longer.
+// boundOf is how long a waiter may wait beyond the TTL without a fault: a dead process's
+// queue position costs 3 s, and the machine is busy. A session of ZooKeeper may outlive its
+// process for longer.
 func boundOf(storeURL string, traits driver.Traits) time.Duration {
 	bound := driver.WaiterTTL + driver.ClaimTTL + 2*time.Second
 	if traits.Sessions {
@@ -372,8 +369,8 @@ func boundOf(storeURL string, traits driver.Traits) time.Duration {
 	return bound
 }
 
-// secretsOf returns the password in a URL, as it is written and decoded. Short
-// passwords are left out, as they would be found everywhere.
+// secretsOf returns the password in a URL, encoded and decoded. It leaves out short
+// passwords, because other text would match them.
 func secretsOf(storeURL string) (secrets []string) {
 	_, rest, ok := strings.Cut(storeURL, "://")
 	if !ok {

@@ -17,8 +17,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// quick is a run of a few seconds that no busy machine spoils: E, F and B need
-// no fast one, and for L there is time.
+// quick is a run of a few seconds that a busy machine does not make invalid: E, F and B do
+// not depend on speed, and L has enough time.
 func quick(url string, faults ...string) Config {
 	return Config{
 		URL: url, Faults: faults, For: 2 * time.Second, TTL: time.Second, Seed: 1, Clients: 3,
@@ -38,8 +38,8 @@ func run(t *testing.T, cfg Config) *Report {
 	return r
 }
 
-// proves is run for trials that have to prove something. On a machine that was too busy
-// they prove nothing: what is invalid is run again.
+// proves is Run for trials that must prove something. It repeats invalid ones, which a busy
+// machine causes.
 func proves(t *testing.T, cfg Config) (all []*Trial) {
 	t.Helper()
 	for attempt := 1; len(cfg.Faults) > 0; attempt++ {
@@ -57,7 +57,7 @@ func proves(t *testing.T, cfg Config) (all []*Trial) {
 	return all
 }
 
-// holds demands that nothing was found and that much was looked at.
+// holds demands that there is no violation and that much was checked.
 func holds(t *testing.T, cfg Config) {
 	t.Helper()
 	for _, x := range proves(t, cfg) {
@@ -75,7 +75,7 @@ func holds(t *testing.T, cfg Config) {
 	}
 }
 
-// Several faults set in at the same time, and are over when the clients wind up.
+// Several faults set in at the same time, and are over at the end of the clients' work.
 func TestTogetherHolds(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -111,7 +111,7 @@ func TestMemoryHolds(t *testing.T) {
 	holds(t, cfg)
 }
 
-// An end of the context ends the run, and nothing is left of it.
+// An end of the context ends the run, and leaves no processes and files.
 func TestRunEnds(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -194,7 +194,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// The checks know which leases were handed on inside a process by their tokens.
+// By the tokens, the checks know which leases were handed on inside a process.
 func TestTokensOfHandOvers(t *testing.T) {
 	t.Parallel()
 	l, err := baton.New(memstore.New(), baton.Config{})

@@ -8,7 +8,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// stalls watches whether the machine lets this process run when it wants to.
+// stalls measures whether the machine lets this process run when it is runnable.
 type stalls struct {
 	stop chan struct{}
 	done chan struct{}
@@ -20,9 +20,9 @@ type stalls struct {
 
 // A moment is a short part of the time that was watched.
 type moment struct {
-	to     int64         // its end; it began at the end of the one before
-	long   time.Duration // how long it was
-	waited time.Duration // the part in which this process wanted to run and did not
+	to     int64         // its end; it began at the end of the previous one
+	long   time.Duration // its length
+	waited time.Duration // the part in which this process was runnable and did not run
 }
 
 type stall struct {
@@ -32,10 +32,10 @@ type stall struct {
 
 const tick = 5 * time.Millisecond
 
-// aMoment is the least length of a moment.
+// aMoment is the shortest length of a moment.
 const aMoment = 100 * time.Millisecond
 
-// notable is the shortest stall that is remembered.
+// notable is the shortest stall that is recorded.
 const notable = 20 * time.Millisecond
 
 func (s *stalls) watch() {
@@ -79,8 +79,8 @@ func (s *stalls) see(now int64, long, late time.Duration) {
 	m.to, m.long, m.waited = now, m.long+long, m.waited+late
 }
 
-// busy is the share of the time between two instants in which this process wanted to
-// run and did not; 0 if that time was not watched.
+// busy is the share of the time between two instants in which this process was runnable and
+// did not run; 0 if that time was not measured.
 func (s *stalls) busy(from, to int64) float64 {
 	var waited, long time.Duration
 	for _, m := range s.moments {
@@ -94,7 +94,7 @@ func (s *stalls) busy(from, to int64) float64 {
 	return float64(waited) / float64(long)
 }
 
-// worst returns the longest stall that no fault explains.
+// worst returns the longest stall outside of faults.
 func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
 	for _, x := range s.seen {
 		if !broken(marks, x.at-int64(x.late), x.at) {
@@ -104,7 +104,7 @@ func (s *stalls) worst(marks []history.Mark) (worst time.Duration) {
 	return worst
 }
 
-// broken reports whether a fault was there at some instant between two.
+// broken reports whether a fault was present at some instant between two.
 func broken(marks []history.Mark, from, to int64) bool {
 	return slices.ContainsFunc(history.Episodes(marks), func(e history.Episode) bool { return e.From <= to && e.To >= from })
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// An overloaded machine excuses calls that are late, and nothing else; what held on it
-// has held.
+// An overloaded machine excuses only late calls. Promises that held on it were kept.
 func TestOverloaded(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -26,7 +25,7 @@ func TestOverloaded(t *testing.T) {
 		{"held, and busy", nil, "", Held},
 	} {
 		var s stalls
-		for at := int64(100); at <= 30_000; at += 100 { // milliseconds, of which those of three seconds are busy
+		for at := int64(100); at <= 30_000; at += 100 { // milliseconds; those of three seconds are busy
 			late := 10 * time.Millisecond
 			if at > 20_000 && at <= 23_000 {
 				late = 60 * time.Millisecond
@@ -48,7 +47,7 @@ func TestOverloaded(t *testing.T) {
 	}
 }
 
-// A process that is kept from running sees it.
+// A process that cannot run for a time measures it.
 func TestBusyIsSeen(t *testing.T) {
 	t.Parallel()
 	var s stalls

@@ -37,12 +37,12 @@ type trial struct {
 	marks    marks
 	stalls   stalls
 	rounds   int
-	rows     int // how many rows the servers had before
+	rows     int // the rows of the servers before the run
 	leaked   []check.Violation
 	result   *Trial
 }
 
-// A plan is what is drawn before a trial begins.
+// A plan has the random choices that are made before a trial.
 type plan struct {
 	keys       int
 	permits    []int64
@@ -70,8 +70,7 @@ func (r *runner) newTrial(f fault.Fault) *trial {
 	_, _ = id.Write([]byte(f.ID)) // never fails
 	t := &trial{runner: r, fault: f, rng: rand.New(rand.NewPCG(r.cfg.Seed, id.Sum64()))}
 	t.dir = filepath.Join(r.dir, f.ID)
-	// Another run may use the same seed on the same store: it must not use the same
-	// keys.
+	// Another run may have the same seed on the same store: it must not use the same keys.
 	t.prefix = fmt.Sprintf("baton-verify/%s-%d/%s/", driver.NewID()[:6], r.cfg.Seed, f.ID)
 	if t.plan.keys = []int{1, 4, 64}[t.rng.IntN(3)]; r.cfg.keys != 0 {
 		t.plan.keys = r.cfg.keys
@@ -103,7 +102,7 @@ func (t *trial) scene() *fault.Scene {
 	return s
 }
 
-// silent is fault.Scene's.
+// silent implements fault.Scene's Silent.
 func (t *trial) silent(seat int) (over func()) {
 	client := 0
 	if seat != fault.AllClients {
@@ -135,7 +134,7 @@ func (t *trial) orders(seat int) orders {
 	return o
 }
 
-// open starts everything but the clients.
+// open starts all but the clients.
 func (t *trial) open() error {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return err
@@ -151,8 +150,8 @@ func (t *trial) open() error {
 	return err
 }
 
-// run does the whole trial, after open. Its error says why there is no verdict; what is
-// wrong with the store is in the result.
+// run makes the trial, after open. Its error is the reason why there is no verdict; violations
+// are in the result.
 func (t *trial) run(ctx context.Context) error {
 	err := t.countRows()
 	if err == nil {
@@ -173,7 +172,7 @@ func (t *trial) run(ctx context.Context) error {
 		t.sweep()
 		return context.Cause(ctx)
 	}
-	if err != nil { // the histories up to then may still show something
+	if err != nil { // the histories until then may still show something
 		t.result.invalid("%v", err)
 	}
 	return t.judge(ctx, writes)
@@ -197,7 +196,7 @@ func (t *trial) listen() error {
 	return err
 }
 
-// all does something with all clients at the same time.
+// all calls f for all clients at the same time.
 func (t *trial) all(f func(*process) error) error {
 	errs := make([]error, len(t.seats))
 	var wg sync.WaitGroup
@@ -221,7 +220,7 @@ func within(ctx context.Context, d time.Duration) (context.Context, context.Canc
 	return context.WithTimeoutCause(ctx, d, fmt.Errorf("not within %v", d.Round(time.Millisecond)))
 }
 
-// clients starts the clients and makes them work while things break.
+// clients starts the clients and makes them work during the fault.
 func (t *trial) clients(ctx context.Context) error {
 	t.progress("starting %d clients", len(t.seats))
 	opening, cancel := within(ctx, 2*openTimeout)
@@ -279,15 +278,15 @@ func (t *trial) breakThings(ctx context.Context) error {
 	return nil
 }
 
-// tokensPerGrant is the factor by which a Locker multiplies the store's tokens, so that
-// the tokens of leases that it hands over among its callers fit in between.
+// tokensPerGrant is the factor by which a Locker multiplies the store's tokens. The tokens of
+// leases that it hands over among its callers are in between.
 const tokensPerGrant = 64
 
-// quiet is the fault that breaks nothing.
+// quiet is the ID of the fault without faults.
 const quiet = "f01"
 
-// wind lets the clients come to an end, when nothing is broken any more. What does not
-// end in time is in the history, for the checks to judge.
+// wind ends the clients' work after the fault. Operations that do not end in time are in the
+// history, for the checks.
 func (t *trial) wind(ctx context.Context) error {
 	patience := t.cfg.TTL + t.bound + 2*time.Second
 	t.progress("all is whole: everybody who waits must get in")
@@ -319,15 +318,15 @@ func (t *trial) wind(ctx context.Context) error {
 	if late == nil {
 		t.leaked = append(t.leaked, t.rowsLeft(ctx)...)
 	}
-	// The result is the same under all faults, so check it under one. A store in memory
-	// keeps its own data in the process, so skip it.
+	// The result does not depend on the fault, so check it under one. A store in memory has
+	// its data in the process, so skip it.
 	if late == nil && t.fault.ID == quiet && t.traits.Processes && t.programOf(0).way == WayLibrary {
 		late = t.weigh(ctx)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if late != nil { // the history shows what the clients wait for
+	if late != nil { // the history shows the clients' requests
 		if err := t.order(doGiveUp); err != nil {
 			return err
 		}
@@ -354,7 +353,7 @@ func (t *trial) count(ctx context.Context, patience time.Duration) error {
 	return first.await(counting, sayCounted, 1)
 }
 
-// weigh makes one client measure what stays in its memory.
+// weigh makes one client measure its memory after keys.
 func (t *trial) weigh(ctx context.Context) error {
 	first := t.seats[0].now()
 	if err := first.order(order{Do: doWeigh}); err != nil {
@@ -365,7 +364,7 @@ func (t *trial) weigh(ctx context.Context) error {
 	return first.await(weighing, sayWeighed, 1)
 }
 
-// judge reads the histories and looks for what must not have happened.
+// judge reads the histories and runs the checks.
 func (t *trial) judge(ctx context.Context, writes []history.Write) error {
 	t.progress("checking")
 	h := &history.History{Writes: writes, Marks: t.marks.all}
@@ -414,7 +413,7 @@ func read(h *history.History, file string) error {
 	return h.Read(f)
 }
 
-// shouts looks at the trouble that the clients have reported and printed.
+// shouts collects the problems that the clients have reported and printed.
 func (t *trial) shouts() (found []check.Violation) {
 	at := t.marks.all[len(t.marks.all)-1].At
 	shout := func(check check.Violation, format string, args ...any) {
@@ -432,7 +431,7 @@ func (t *trial) shouts() (found []check.Violation) {
 			case sayRunning, sayOpen, sayGrows:
 				shout(check.Violation{Promise: check.Lively, Check: string(w.Say)}, "client %d: %s (see %s)", l.client, first, filepath.Base(l.log))
 				_ = appendFile(l.log, w.Text) // the violation has the text, too
-			case sayEvents: // whatever broke: it is about one process
+			case sayEvents: // under any fault, because it is about one process
 				shout(check.Violation{Check: string(w.Say)}, "client %d: %s", l.client, w.Text)
 			case sayTold:
 				if err := t.result.Told.add(w.Text); err != nil {

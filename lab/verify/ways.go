@@ -25,27 +25,27 @@ const (
 	WayHTTP    = "http"    // programs in Python, by HTTP to one of two servers
 )
 
-// Ways are all of them.
+// Ways are all ways.
 var Ways = []string{WayLibrary, WayAgent, WayHTTP}
 
-// NotInstalledError says which program the clients of a way need.
+// NotInstalledError names the missing program that the clients of a way need.
 type NotInstalledError struct{ Program, Package string }
 
 func (e *NotInstalledError) Error() string {
 	return fmt.Sprintf("%s is not installed: install the package %s", e.Program, e.Package)
 }
 
-// hosts are how many agents there are, and how many servers.
+// hosts is the number of agents, and of servers.
 const hosts = 2
 
-// A program is what a client is.
+// A program is the program of a client.
 type program struct {
 	way  string
 	php  bool
-	host int // whose agent it uses, or which server first
+	host int // the host of its agent, or the server to use first
 }
 
-// programOf returns that of a seat: the ways take turns, and so do hosts and languages.
+// programOf returns the program of a seat: ways, hosts and languages take turns.
 func (r *runner) programOf(seat int) program {
 	if len(r.cfg.Ways) == 0 {
 		return program{way: WayLibrary}
@@ -54,13 +54,12 @@ func (r *runner) programOf(seat int) program {
 	return program{way: way, php: way == WayAgent && (nth+nth/hosts)%2 == 1, host: nth % hosts}
 }
 
-// fronted reports whether some clients do not use the store themselves.
+// fronted reports whether some clients use an agent or a server.
 func (r *runner) fronted() bool {
 	return slices.Contains(r.cfg.Ways, WayAgent) || slices.Contains(r.cfg.Ways, WayHTTP)
 }
 
-// positions is how many processes reach the store, each in its own way: the clients, and
-// behind them agents and servers.
+// positions is how many processes can be in a store's queue: the clients, agents and servers.
 func (r *runner) positions() int {
 	if r.fronted() {
 		return r.cfg.Clients + 2*hosts
@@ -104,7 +103,7 @@ func (r *runner) install() error {
 // path is a file in the private folder of the run.
 func (r *runner) path(name string) string { return filepath.Join(r.dir, name) }
 
-// command is the program of a seat.
+// command makes the command that runs the program of a seat.
 func (p *process) command() (*exec.Cmd, error) {
 	switch is := p.trial.programOf(p.seat); {
 	case is.way == WayLibrary:
@@ -116,8 +115,8 @@ func (p *process) command() (*exec.Cmd, error) {
 	}
 }
 
-// wires are the connections of a seat that can be cut: the client's own, or those of what
-// stands between it and the store.
+// wires are the connections of a seat that can be cut: the client's own, or those between its
+// front and the store.
 func (t *trial) wires(seat int) []*faultproxy.Proxy {
 	switch is := t.programOf(seat); is.way {
 	case WayAgent:
@@ -128,8 +127,8 @@ func (t *trial) wires(seat int) []*faultproxy.Proxy {
 	return t.place.proxies(seat)
 }
 
-// openFronts starts what stands between clients and the store: two agents, and two servers
-// with one secret, which each client reaches through proxies of its own.
+// openFronts starts two agents and two servers with one secret. Each client reaches the
+// servers through its own proxies.
 func (t *trial) openFronts() error {
 	t.doors = make(map[int][]*faultproxy.Proxy)
 	if !t.fronted() {
@@ -186,7 +185,7 @@ func (t *trial) frontsOf(way string) (all []*front) {
 	return all
 }
 
-// retarget makes the proxies lead to a server that was started again, at another port.
+// retarget makes the proxies lead to a restarted server's new port.
 func (t *trial) retarget(f *front) {
 	if n := slices.Index(t.frontsOf(WayHTTP), f); n >= 0 {
 		for _, doors := range t.doors {
@@ -195,7 +194,7 @@ func (t *trial) retarget(f *front) {
 	}
 }
 
-// closeFronts ends agents and servers as a signal does. It kills those that do not end.
+// closeFronts ends agents and servers by a signal, and kills those that do not end.
 func (t *trial) closeFronts() (found []check.Violation) {
 	from := history.Now()
 	var late []string

@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Clients in other languages, by the agent and over HTTP, and those of the library
-// exclude each other, while a client is killed, an agent is, and a server is.
+// Clients in other languages, with an agent and over HTTP, and those of the library exclude
+// each other, while a client, an agent and a server are killed.
 func TestOtherLanguagesHold(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()

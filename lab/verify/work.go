@@ -45,8 +45,8 @@ func (w *worker) run() {
 	}
 }
 
-// keep holds a lock that no other client wants for some TTLs, again and again: a fault
-// of something that takes longer than the other holds shows there.
+// keep holds a lock that no other client wants for some TTLs, again and again: faults that
+// show only in longer holds show there.
 func (w *worker) keep() {
 	defer func() { w.register.close() }() // w.register is nil before the first write
 	lock := history.Hold{Key: ownKey(w.Prefix, w.Client), Mode: history.Exclusive, Waits: true}
@@ -56,8 +56,8 @@ func (w *worker) keep() {
 	}
 }
 
-// one does one operation, and reports whether there may be another. It replaces a lock
-// that the store does not have by another kind.
+// one does one operation, and reports whether another may follow. If the store lacks a kind of
+// lock, one uses another kind.
 func (w *worker) one() bool {
 	n := w.rng.IntN(ofLocks + ofTries + ofReaders + ofPermits + ofLimits)
 	key := lockKey(w.Prefix, w.rng.IntN(w.Keys))
@@ -92,7 +92,7 @@ func (c *client) acquires(h history.Hold) (op history.Op, ok bool) {
 	return c.log.Acquires(h), true
 }
 
-// hold waits for a lock and holds it for a while.
+// hold waits for a lock and holds it for a time.
 func (w *worker) hold(h history.Hold) bool {
 	var options []baton.Option
 	switch h.Mode {
@@ -102,15 +102,15 @@ func (w *worker) hold(h history.Hold) bool {
 		options = append(options, baton.Permits(int(h.Weight), int(h.Of)))
 	}
 	until, most := w.howLong(), w.rng.IntN(30) // always drawn, so that the seed decides the rest
-	if h.Waits && most > 0 && most <= 3 {      // not all callers wait behind many
+	if h.Waits && most > 0 && most <= 3 {      // some callers bound the queue
 		options = append(options, baton.MaxWaiting(most))
 	}
 	ctx, cancel := w.waiting, context.CancelFunc(func() {})
-	if w.rng.IntN(10) == 0 && !w.calmSeen { // not all callers are patient
+	if w.rng.IntN(10) == 0 && !w.calmSeen { // some callers are impatient
 		patience := time.Duration(w.rng.Int64N(int64(w.TTL)))
 		if w.rng.IntN(2) == 0 {
 			ctx, cancel = context.WithTimeout(ctx, patience)
-		} else { // a caller that hangs up has not said when
+		} else { // a cancellation, which the history cannot predict
 			ctx, cancel = context.WithCancel(ctx)
 			defer time.AfterFunc(patience, cancel).Stop()
 		}
@@ -129,7 +129,7 @@ func (w *worker) hold(h history.Hold) bool {
 	if err != nil {
 		w.log.Acquired(op, failed(err, h.Waits), 0, err)
 		if !errors.Is(err, baton.ErrHeld) {
-			w.pause(20 * time.Millisecond) // do not ask a store that is down all the time
+			w.pause(20 * time.Millisecond) // do not poll a store that is down
 		}
 		return true
 	}
@@ -137,7 +137,7 @@ func (w *worker) hold(h history.Hold) bool {
 	w.holds(1)
 	defer w.holds(-1)
 	if !w.believe(op, h, lease, until) {
-		_ = lease.Unlock() // it returns that the lease was lost
+		_ = lease.Unlock() // its error says that the lease was lost
 		return true
 	}
 	w.log.Releases(op)
@@ -156,12 +156,12 @@ func released(err error) history.Result {
 	return history.Unknown
 }
 
-// believe holds a lease for that long, and checks it, and writes, all the time. It
-// reports whether the lease is still valid.
+// believe holds a lease for hold, checks it again and again, and writes. It reports whether
+// the lease is still valid.
 func (w *worker) believe(op history.Op, h history.Hold, lease *baton.Lease, hold time.Duration) bool {
 	writes := h.Mode == history.Exclusive // tokens of readers are not ordered
 	for end := time.Now().Add(hold); ; {
-		// Read the clock first: the belief lasted at least until then.
+		// Read the clock first: the lease was valid at least until then.
 		at := history.Now()
 		if err := lease.Err(); err != nil {
 			w.log.Loses(op, err)
@@ -245,11 +245,11 @@ func (c *client) count() {
 	}
 }
 
-// brief is how long a lock is held in the calm, and with Config.Brief always.
+// brief is the length of a hold in the calm, and with Config.Brief always.
 const brief = 5 * time.Millisecond
 
-// howLong draws how long a lock is held: mostly for a moment, so that much happens, and
-// sometimes for longer than the TTL.
+// howLong draws the length of a hold: mostly short, so that there are many, and sometimes
+// longer than the TTL.
 func (w *worker) howLong() time.Duration {
 	kind, d := w.rng.IntN(20), w.rng.Float64()
 	switch {

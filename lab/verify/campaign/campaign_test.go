@@ -13,8 +13,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/results"
 )
 
-// What a claim says must hold, and was seen broken, is not published without an
-// explanation.
+// A claim that must hold and was seen broken is not published without an explanation.
 func TestDifferencesAreExplained(t *testing.T) {
 	t.Parallel()
 	all, err := results.Load("../../../lab/results/verification.jsonl")
@@ -78,8 +77,8 @@ func TestPageSaysWhatBroke(t *testing.T) {
 	}
 }
 
-// The record survives an end in the middle of a line, can be added to the sums any
-// number of times, and what is done is not run again.
+// The record survives an end in the middle of a line, can be added to the sums repeatedly, and
+// finished runs are not repeated.
 func TestGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -162,7 +161,7 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
-// A file of single runs is not taken for sums.
+// A file of single runs is not accepted as sums.
 func TestRunsAreNoSums(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "sums")
@@ -174,7 +173,7 @@ func TestRunsAreNoSums(t *testing.T) {
 	}
 }
 
-// Servers that were broken serve no other fault.
+// Servers that were broken are not used for another fault.
 func TestRunsOfAJob(t *testing.T) {
 	t.Parallel()
 	j := job{faults: []string{"f01", "f07", "f10", "f15", "f24"}}

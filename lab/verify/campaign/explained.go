@@ -1,6 +1,6 @@
 package main
 
-// Why something that may break was not seen to break.
+// The reasons why a promise that may break was not seen to break.
 const (
 	nobodyDies = "Only the locks of those who crashed before the jump stay for longer, and no process crashes under this fault. " +
 		"With f02 beside it waiters were seen to wait for too long (`baton-lab verify --local redis --fault f02+f16`)."
@@ -12,7 +12,7 @@ const (
 		"than that until the others let it serve again."
 )
 
-// explained says of cells why what was seen is not what is claimed.
+// explained has the reasons for cells whose results differ from their claims.
 var explained = because(map[string][]string{
 	nobodyDies: {"redis f16", "redis-nopersist f16", "sentinel f16", "cluster f16", "mariadb f16", "postgres f16"},
 	clocked:    {"redis f25", "mariadb f25", "postgres f25", "sqlite f25"},

@@ -1,8 +1,8 @@
-// Command campaign runs "baton-lab verify" over all stores and faults. It adds each run to
-// a record that git ignores, .verify/verification.jsonl. At its end it adds the record
-// to the sums in lab/results/verification.jsonl, one line for each store and fault, and writes
-// lab/results/verification.md from those. It may be ended at any time; the next start goes on
-// from there.
+// Command campaign runs "baton-lab verify" over all stores and faults. It adds each run to a
+// record that git ignores, .verify/verification.jsonl. At its end it adds the record to the
+// sums in lab/results/verification.jsonl, one line for each store and fault, and writes
+// lab/results/verification.md from those. It may be ended at any time; the next start
+// continues from there.
 package main
 
 import (
@@ -84,18 +84,18 @@ type campaign struct {
 	kinds, faults  []string
 	commit         string // of the code that runs
 
-	mu sync.Mutex // of the record
+	mu sync.Mutex // guards the record
 }
 
-// A job is the faults that one kind of store still lacks for one seed.
+// A job is the missing faults of one kind of store for one seed.
 type job struct {
 	kind   string
 	seed   uint64
 	faults []string
 }
 
-// missing lists the runs that are still to be made, the first seed of all stores first,
-// so that the table is even whenever the campaign ends. It lists invalid runs again.
+// missing lists the runs that are missing, the first seed of all stores first, so that the
+// table is even at any time. It includes the repetition of invalid runs.
 func (c *campaign) missing(known results.Sums) (jobs []job) {
 	for seed := range c.seeds {
 		for _, k := range deploy.Kinds {
@@ -118,13 +118,12 @@ func (c *campaign) missing(known results.Sums) (jobs []job) {
 	return jobs
 }
 
-// wants reports whether the campaign has to run a kind under a fault.
+// wants reports whether the campaign includes a kind under a fault.
 func (c *campaign) wants(kind, fault string) bool {
 	return (c.kinds == nil || slices.Contains(c.kinds, kind)) && (c.faults == nil || slices.Contains(c.faults, fault))
 }
 
-// known is the sums and the record together. It removes a line that was cut off from
-// the record.
+// known is the sums with the record. It removes a truncated line from the record.
 func (c *campaign) known() (results.Sums, error) {
 	sums, err := results.Load(c.results)
 	if err != nil {
@@ -138,7 +137,7 @@ func (c *campaign) known() (results.Sums, error) {
 	return sums, lines.Replace(c.record, runs...)
 }
 
-// forget removes the runs that have to be made again from the sums and the record.
+// forget removes the runs that must be repeated from the sums and the record.
 func (c *campaign) forget() error {
 	sums, err := results.Load(c.results)
 	if err != nil {
@@ -187,12 +186,12 @@ func (c *campaign) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// tolerated is more than the default, since several stores share the machine. It is
-// still less than the time beyond the TTL in which waiters must be granted.
+// tolerated is the stall that a run may have: more than the default, because several stores
+// share the machine, and less than the time beyond the TTL in which waiters must be granted.
 const tolerated = time.Second
 
-// runs splits a job: faults that leave the servers alone share a deployment. Each of
-// the other faults, and each that wants a longer TTL, has a deployment of its own.
+// runs splits a job. Faults that leave the servers alone share a deployment. Each other fault,
+// and each with a longer TTL, has its own.
 func (j job) runs() (runs [][]string) {
 	var gentle []string
 	for _, id := range j.faults {
@@ -208,14 +207,13 @@ func (j job) runs() (runs [][]string) {
 	return runs
 }
 
-// do runs a job. If it ends early, the finished runs are kept.
+// do runs a job. If it ends early, it keeps the finished runs.
 func (c *campaign) do(ctx context.Context, j job, end time.Time) error {
 	for _, faults := range j.runs() {
 		if ctx.Err() != nil || time.Now().After(end) {
 			return nil
 		}
-		// Keep it: what broke a claim once in a thousand runs cannot be repeated at
-		// will.
+		// Keep the files: a violation in one of a thousand runs cannot be repeated at will.
 		dir, err := os.MkdirTemp("", fmt.Sprintf("baton-%s-%d-", j.kind, j.seed))
 		if err != nil {
 			return err

@@ -19,7 +19,7 @@ var pageTemplate = template.Must(template.New("page").Parse(pageText))
 
 type row struct {
 	ID, Name, Does string
-	Kept           string // the kinds that lose no lease
+	Kept           string // the kinds whose leases survive the fault
 	Cells          []string
 }
 
@@ -88,7 +88,7 @@ func page(all results.Sums) (string, error) {
 	return b.String(), err
 }
 
-// kept says which kinds lose no lease by a fault.
+// kept lists the kinds whose leases survive a fault.
 func kept(f fault.Fault) string {
 	says := "It costs no process a lease"
 	if f.TTL > 0 {

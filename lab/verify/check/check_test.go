@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// hold makes a hold that was granted at once, believed in from one instant to
-// another, and released then.
+// hold makes a hold that was granted at once, trusted from one instant to another, and
+// released then.
 func hold(n int64, m history.Mode, token, from, to int64) history.Hold {
 	h := history.Hold{
 		Op: history.Op{Client: int(n), Number: n}, Key: "k", Mode: m, Called: from - 2, Returned: from - 1, Result: history.Granted,
@@ -76,8 +76,7 @@ func TestLag(t *testing.T) {
 	}
 }
 
-// Where readers may have equal tokens, only those may that were asked for at the
-// same time, and no writer may.
+// If readers may have equal tokens, only overlapping requests of readers may, and no writer.
 func TestEqualReaders(t *testing.T) {
 	t.Parallel()
 	const s, x = history.Shared, history.Exclusive
@@ -188,7 +187,7 @@ func TestWrites(t *testing.T) {
 	}
 }
 
-// Run tells all in the order of time, and from a history that it leaves alone.
+// Run reports everything in the order of time, and does not change the history.
 func TestRun(t *testing.T) {
 	h := &history.History{Holds: []history.Hold{
 		hold(1, history.Exclusive, 9, 10, 20), hold(2, history.Exclusive, 8, 30, 40), hold(3, history.Exclusive, 10, 5, 15),
@@ -202,8 +201,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// A waiter that others overtake again and again is seen where the order is promised.
-// One that was overtaken only by waiters before it in the queue is not.
+// A waiter that others overtake again and again is found if the order is promised. A waiter
+// that was overtaken only by earlier ones in the queue is not.
 func TestOvertaken(t *testing.T) {
 	for _, c := range []struct {
 		times, own int64
@@ -250,7 +249,7 @@ func TestOvertaken(t *testing.T) {
 	}
 }
 
-// What could not be looked at is said, and is no violation.
+// A question that could not be decided is reported, and is no violation.
 func TestUndecided(t *testing.T) {
 	permit := hold(1, history.Permits, 1, 10, 20)
 	open := history.Hold{Op: history.Op{Client: 7}, Key: "k", Mode: history.Exclusive, Waits: true, Called: 95, Result: history.Unknown}
@@ -289,7 +288,7 @@ func TestUndecided(t *testing.T) {
 	}
 }
 
-// The windows are those in which, one by one, too much is counted.
+// The windows are those that a check of each one finds.
 func TestWindowsAgainstCounting(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	l := Limit{Most: 10, Window: 20 * time.Millisecond}
@@ -329,7 +328,7 @@ func TestWindowsAgainstCounting(t *testing.T) {
 	}
 }
 
-// The sweep finds something where comparing all with all does.
+// The sweep finds a violation exactly when a comparison of all pairs does.
 func TestOverlapAgainstPairs(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	modes := []history.Mode{history.Exclusive, history.Shared, history.Shared, history.Permits, history.Permits}

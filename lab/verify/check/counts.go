@@ -15,16 +15,16 @@ type Bucket struct {
 	Period        time.Duration
 }
 
-// counts replays the decisions of limiters in the order of the store's clock, which
-// each decision gives, and checks that they are those of a limiter that takes requests
-// one by one: it allows what there is room for and nothing else, and takes nothing for
-// what it refuses. No other order is possible, so nothing has to be searched: decisions
-// of the same microsecond are in the order of what remained.
+// counts replays the decisions of limiters in the order of the store's clock, which is in each
+// decision. It checks that they are those of a limiter that takes requests one by one: it
+// allows what the limit allows and nothing else, and a refusal takes nothing. No other order
+// is possible, so no search is needed: decisions of the same microsecond are in the order of
+// what remained.
 //
-// What is not known lies between two bounds. A request whose answer was lost may have
-// taken its cost at any time since. A refusal, which changes nothing, may have been
-// read beside a decision that was made, but neither committed nor answered. If the
-// clock went back the order is not known, and only windows checks the key.
+// Unknown amounts are between two bounds. A request whose answer was lost may have taken its
+// cost at any later time. A refusal, which changes nothing, may have been read before another
+// decision was committed or answered. If the clock went back, the order is not known, and only
+// windows checks the key.
 func (f *Findings) counts(h *history.History, limits map[string]Limit) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -59,8 +59,8 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 	})
 	slices.SortStableFunc(lost, func(a, b *history.Decision) int { return cmp.Compare(a.Called, b.Called) })
 	var room interface {
-		at(d *history.Decision) (least, most int64) // how much room there was, if no lost request had taken anything
-		is(d *history.Decision, unseen int64)       // sets what it was then, if at most unseen had been taken besides
+		at(d *history.Decision) (least, most int64) // the bounds of what was available, if no lost request took anything
+		is(d *history.Decision, unseen int64)       // sets the known state, if at most unseen was taken besides
 	}
 	if l.Bucket != nil {
 		room = &bucket{Bucket: *l.Bucket}
@@ -104,10 +104,10 @@ func (f *Findings) replay(key string, l Limit, all []*history.Decision) {
 	}
 }
 
-// answers are the decisions that were allowed, in the order of the store's clock.
+// answers are the allowed decisions, in the order of the store's clock.
 type answers struct {
 	allowed []*history.Decision
-	last    []int64 // when the last of all decisions up to here was answered
+	last    []int64 // when the last of all decisions until here was answered
 }
 
 func (a *answers) add(d *history.Decision) {
@@ -118,8 +118,7 @@ func (a *answers) add(d *history.Decision) {
 	a.allowed, a.last = append(a.allowed, d), append(a.last, last)
 }
 
-// at is how much had been allowed to requests without an answer at an instant of the
-// history.
+// at is the sum that was allowed to requests without an answer at an instant of the history.
 func (a *answers) at(instant int64) (n int64) {
 	for i := len(a.last) - 1; i >= 0 && a.last[i] >= instant; i-- {
 		if d := a.allowed[i]; d.Returned >= instant {
@@ -129,8 +128,8 @@ func (a *answers) at(instant int64) (n int64) {
 	return n
 }
 
-// wentBack reports whether a decision has an earlier time than one that was answered
-// before it was asked for.
+// wentBack reports whether a decision has an earlier time than another one that was answered
+// before its request.
 func wentBack(known []*history.Decision) bool {
 	byReturn := slices.Clone(known)
 	slices.SortStableFunc(byReturn, func(a, b *history.Decision) int { return cmp.Compare(a.Returned, b.Returned) })
@@ -148,15 +147,15 @@ func wentBack(known []*history.Decision) bool {
 	return false
 }
 
-// bucket is a Bucket over time. Its level is between low and high, which count parts of
-// a token: as many parts as the period has microseconds.
+// bucket is a Bucket over time. Its level is between low and high, in parts of a token: as many
+// parts as the period has microseconds.
 type bucket struct {
 	Bucket
-	last      int64 // 0 before the first decision: it is full
+	last      int64 // 0 before the first decision: the bucket is full
 	low, high int64
 }
 
-// rounded is by how many microseconds two times may differ and still count as the same.
+// rounded is the largest difference of two times, in microseconds, that still count as equal.
 const rounded = 2
 
 func (b *bucket) share() int64 { return b.Period.Microseconds() }
@@ -164,7 +163,7 @@ func (b *bucket) share() int64 { return b.Period.Microseconds() }
 func (b *bucket) at(d *history.Decision) (least, most int64) {
 	full := b.Burst * b.share()
 	since := d.At - b.last
-	if b.last == 0 || since > full/b.Tokens { // more than it takes to be filled
+	if b.last == 0 || since > full/b.Tokens { // more than the time to fill it
 		b.low, b.high = full, full
 	} else {
 		b.low, b.high = min(b.low+since*b.Tokens, full), min(b.high+since*b.Tokens, full)
@@ -178,14 +177,14 @@ func (b *bucket) is(d *history.Decision, unseen int64) {
 		b.low, b.high = b.low-d.N*b.share(), b.high-d.N*b.share()
 	}
 	from, to := max(d.Remaining-unseen, 0)*b.share(), (d.Remaining+1)*b.share()
-	if b.high < from || b.low > to { // the level is another than was thought
+	if b.high < from || b.low > to { // the level is not as computed
 		b.low, b.high = from, to
 	}
 	b.low, b.high = max(b.low, from), min(b.high, to)
 }
 
-// window is a limit of Most per Window. What was taken comes back at the end of the
-// window, or up to Late afterwards.
+// window is a limit of Most per Window. What was taken comes back at the end of the window, or
+// up to Late afterwards.
 type window struct {
 	Limit
 	taken []*history.Decision
@@ -196,7 +195,7 @@ func (w *window) at(d *history.Decision) (least, most int64) {
 	for i := len(w.taken) - 1; i >= 0; i-- {
 		t := w.taken[i]
 		if d.At-t.At > (w.Window+w.Late).Microseconds()+rounded {
-			w.taken = w.taken[i+1:] // so has everything before it, from now on
+			w.taken = w.taken[i+1:] // this one and all earlier ones have come back
 			break
 		}
 		least -= t.N

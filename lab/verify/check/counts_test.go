@@ -11,7 +11,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A limiter decides at instants in microseconds; wrong spoils it.
+// A limiter decides at instants in microseconds; wrong names its defect.
 type limiter struct {
 	rand  *rand.Rand
 	wrong string
@@ -45,8 +45,7 @@ func (l *limiter) take(n, at int64) {
 	}
 }
 
-// decide decides. unseen is how much has been taken that requests that only read do not
-// see.
+// decide decides. unseen is how much was taken that read-only requests do not see.
 func (l *limiter) decide(n, at, unseen int64) (r history.Result, left int64) {
 	room := l.room(at)
 	if unseen > 0 && n > room+unseen {
@@ -83,18 +82,18 @@ var limiters = []Limit{
 	{Most: 12, Window: time.Second, Bucket: &Bucket{Tokens: 7, Period: time.Second, Burst: 5}},
 }
 
-// ahead is by how much the store's clock is, in microseconds.
+// ahead is the difference of the store's clock, in microseconds.
 const ahead = int64(1_700_000_000_000_000)
 
-// A refusal reads a state that lacks requests without an answer yet, or even those that
+// The state that a refusal reads may lack requests without an answer yet, or even some that
 // were answered a moment ago.
 const (
 	readsAside   = "reads aside"
 	readsTooLate = "reads what was there a moment ago"
 )
 
-// decisions are those of some clients that ask one limiter at the same time. With
-// losses some of their answers are lost, or their requests come late.
+// decisions are those of clients that ask one limiter at the same time. With losses some
+// answers are lost, or some requests arrive late.
 func decisions(seed uint64, limit Limit, wrong string, losses bool) *history.History {
 	r := rand.New(rand.NewPCG(seed, 3))
 	l := &limiter{rand: r, wrong: wrong, limit: limit, last: 1}
@@ -116,7 +115,7 @@ func decisions(seed uint64, limit Limit, wrong string, losses bool) *history.His
 			a.Returned = at
 			if losses && r.IntN(10) == 0 {
 				a.Result = history.Unknown
-				if r.IntN(2) == 0 { // it comes when its client no longer waits for the answer
+				if r.IntN(2) == 0 { // it arrives when its client no longer waits for the answer
 					a.decided += r.Int64N(2000 * ms)
 				}
 			}
@@ -125,7 +124,7 @@ func decisions(seed uint64, limit Limit, wrong string, losses bool) *history.His
 	}
 	slices.SortStableFunc(all, func(a, b asked) int { return cmp.Compare(a.decided, b.decided) })
 	h := &history.History{}
-	seen := make(map[int64]int64) // from when on, so much of what was allowed
+	seen := make(map[int64]int64) // from when on this much of the allowed amount
 	for _, a := range all {
 		at := ahead + a.decided/1000
 		unseen := int64(0)
@@ -160,7 +159,7 @@ func counted(h *history.History, l Limit) (f Findings) {
 	return f
 }
 
-// A limiter that is right is never called wrong, nor is one that reads aside.
+// A correct limiter is never reported, even if its reads lag.
 func TestCountsNoFalseAlarms(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
@@ -188,9 +187,8 @@ func TestCountsNoFalseAlarms(t *testing.T) {
 	}
 }
 
-// Limiters that are wrong are found to be, by what they break. If what they do wrong is
-// to allow, they are found also where answers are lost. In how many of the seeds is
-// always the same.
+// Wrong limiters are found, by the promise that they break. Those that allow too much are found
+// even with lost answers. The number of seeds that find one is deterministic.
 func TestCountsPlanted(t *testing.T) {
 	t.Parallel()
 	const n = 20
@@ -228,7 +226,7 @@ func TestCountsPlanted(t *testing.T) {
 	}
 }
 
-// Where the clock of a store went back, or does not show, nothing is said.
+// If the clock of a store went back, or is not known, there is no report.
 func TestCountsWithoutClock(t *testing.T) {
 	t.Parallel()
 	for what, spoil := range map[string]func(d *history.Decision, n int){

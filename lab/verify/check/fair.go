@@ -7,24 +7,22 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// How many requests of one other process may be served although they were called later,
-// while a waiter's process waits for one grant: this many leases, and this many of the
-// store's grants. A process before it in the queue may hand a grant over 32 times, to
-// later callers of its own. The rest is for a process that was delayed and lost its
-// position.
+// How many later requests of one other process may be served while a waiter's process waits for
+// one grant: this many leases, and this many of the store's grants. A process before it in the
+// queue may hand a grant over 32 times, to later callers of its own. The rest is for a process
+// that was delayed and lost its position.
 const (
 	maxOvertakes = 100
 	maxTurns     = 8
 )
 
-// overtaken looks for exclusive waiters that are passed over again and again, by
-// attempts that were called when the waiters had already waited for TTL + Bound. A
-// process has one position for all its waiters, and joins the end of the queue after
-// each grant: so a waiter may be passed over once more for each earlier attempt of its
-// own process that comes to an end.
+// overtaken looks for exclusive waiters that are passed over again and again by attempts that
+// were called when the waiters had already waited for TTL + Bound. A process has one position
+// for all its waiters, and joins the end of the queue after each grant. So a waiter may be
+// passed over once more for each earlier attempt of its own process that ends.
 //
-// Fairness does not bound how long other processes hold the lock. So the longest wait
-// that it allows is that many grants of each of them, however long.
+// Fairness does not bound how long other processes hold the lock. So the longest wait that it
+// allows is that many grants of each of them, however long.
 func (f *Findings) overtaken(w *world, keys []locked) {
 	for _, k := range keys {
 		returns := make(map[int][]int64) // by client

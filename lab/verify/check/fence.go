@@ -7,16 +7,15 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// tokens looks for grants whose tokens do not rise. All tokens of a key differ. Of two
-// leases that exclude each other, the later has the higher token, if the earlier was
-// certainly granted before the later was asked for. Leases that were asked for at the
-// same time may have been granted in any order, and readers that hold together may have
-// their tokens in any order.
+// tokens looks for grants whose tokens do not rise. All tokens of a key differ. Of two leases
+// that exclude each other, the later has the higher token, if the earlier was certainly granted
+// before the request for the later. Leases with overlapping requests may have been granted in
+// any order, and readers that hold together may have their tokens in any order.
 //
-// A process that hands a lease over among its own callers gives them tokens that follow
-// that of the grant. If it has lost the grant, those may be lower than the tokens of
-// the next holder. Then the process believed in a lease that it had lost: that breaks
-// exclusion, while the store's tokens still rise.
+// A process that hands a lease over among its own callers gives them tokens that follow that of
+// the grant. If it has lost the grant, those may be lower than the tokens of the next holder.
+// Then the process trusted a lost lease: that breaks exclusion, while the store's tokens still
+// rise.
 func (f *Findings) tokens(keys []locked, rules Rules) {
 	for _, k := range keys {
 		granted := k.granted()
@@ -65,7 +64,7 @@ func (f *Findings) tokens(keys []locked, rules Rules) {
 	}
 }
 
-// handOvers knows which client had the leases of each of the store's grants.
+// handOvers has the client of each of the store's grants.
 type handOvers struct {
 	per     int64
 	clients map[int64]int // the client, or severalClients
@@ -89,8 +88,8 @@ func handOversOf(granted []*history.Hold, per int64) handOvers {
 	return g
 }
 
-// on reports whether a hold got its lease from an earlier hold of the same process, and
-// not from the store.
+// on reports whether a hold got its lease from an earlier hold of the same process, and not from
+// the store.
 func (g handOvers) on(o *history.Hold) bool {
 	return g.per != 0 && o.Token%g.per != 0 && g.clients[o.Token/g.per] == o.Client
 }
@@ -108,7 +107,7 @@ func kindOf(o *history.Hold) kind {
 	return kind{o.Mode, o.Weight, o.Of}
 }
 
-// writes checks what the resource that checks tokens accepted. Only writes of exclusive
+// writes checks the accepted writes of the resource that checks tokens. Only writes of exclusive
 // holders count: other holders' tokens need not rise.
 func (f *Findings) writes(h *history.History) {
 	holds := make(map[history.Op]*history.Hold, len(h.Holds))

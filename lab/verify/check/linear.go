@@ -16,10 +16,9 @@ const maxPart = 2000 // operations: two of each hold
 
 var patience = time.Minute // for all parts of a history
 
-// A span is a hold as a sequential store would see it: granted at some instant from
-// Called to Returned, and ended at some instant from lo to hi. A lease that was not
-// certainly released may have expired at any time after it was last seen valid, and the
-// latest time is not known.
+// A span is a hold as a sequential store would see it: granted at some instant from Called to
+// Returned, and ended at some instant from lo to hi. A lease that was not certainly released may
+// have expired at any time after it was last seen valid, so the end of that time is unknown.
 type span struct {
 	*history.Hold
 	lo, hi int64
@@ -32,15 +31,14 @@ func spanOf(o *history.Hold) span {
 	return span{o, max(o.SureTo, o.Called), math.MaxInt64}
 }
 
-// linear asks porcupine whether there is an order of all grants and ends in which a
-// store with one operation at a time gives what the clients saw. It finds what the
-// other checks do not: contradictions with what is certain of a lease before it was
-// first and after it was last seen valid, and tokens that contradict the order of the
-// grants.
+// linear asks porcupine whether there is an order of all grants and ends in which a store with
+// one operation at a time gives the clients' results. It finds what the other checks do not:
+// contradictions with what is certain about a lease before it was first and after it was last
+// seen valid, and tokens that contradict the order of the grants.
 //
-// It leaves out attempts without a grant, also those whose outcome is unknown: an order
-// that fits still fits without such an attempt, so leaving it out makes no false
-// violation. It hides none either, since the attempt could always have had no effect.
+// It leaves out attempts without a grant, also those with an unknown result. An order that fits
+// still fits without such an attempt, so leaving it out causes no false violation. It hides none
+// either, because the attempt could always have had no effect.
 func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 	deadline := time.Now().Add(patience)
 	for _, k := range keys {
@@ -50,7 +48,7 @@ func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 			switch {
 			case o.Mode != history.Permits:
 				ordered = append(ordered, spanOf(o))
-			case o.Freed() || o.Sure(): // otherwise it may have been over when it was seen
+			case o.Freed() || o.Sure(): // otherwise it may have ended before it was seen
 				permits[o.Of] = append(permits[o.Of], spanOf(o))
 			}
 		}
@@ -63,10 +61,9 @@ func (f *Findings) linear(keys []locked, maxPart int, patience time.Duration) {
 	}
 }
 
-// parts checks spans, which are in the order of their grants, in pieces. A piece also
-// has the earlier spans that may reach into it: those that are not certainly over when
-// its first span can begin. Other spans do not constrain it. Where the clients are
-// quiet, no span reaches in.
+// parts checks spans, which are in the order of their grants, in pieces. A piece also has the
+// earlier spans that may reach into it: those that have not certainly ended when its first span
+// can begin. Other spans do not constrain it. If the clients pause, no span reaches in.
 func (f *Findings) parts(key string, all []span, model func([]span) []porcupine.Operation, begins func(span) int64, maxPart int, deadline time.Time) {
 	maxCarried := maxPart / 10
 	piece := maxPart/2 - maxCarried
@@ -104,7 +101,7 @@ func (f *Findings) parts(key string, all []span, model func([]span) []porcupine.
 	}
 }
 
-// unordered reports a part that no order fits, by the first span that does not fit.
+// unordered reports a part without a fitting order, by the first span that does not fit.
 func (f *Findings) unordered(key string, part []span, check func([]span) porcupine.CheckResult) {
 	n := sort.Search(len(part), func(n int) bool { return check(part[:n+1]) != porcupine.Ok })
 	b := part[min(n, len(part)-1)]
@@ -119,16 +116,16 @@ func (f *Findings) unordered(key string, part []span, check func([]span) porcupi
 	f.violation(v, "%s was granted when others still held too much", who(b.Hold))
 }
 
-// A step is a grant or an end, as porcupine sees it. The grants of a part have one
-// order, and so have its ends; porcupine searches how the two interleave.
+// A step is a grant or an end, for porcupine. The grants of a part have one order, and so have
+// its ends; porcupine searches how the two interleave.
 type step struct {
 	grant bool
 	at    int // its index among the grants, or among the ends
-	// Of a grant: how many ends come before. Of an end: how many grants.
+	// For a grant: the number of ends before it. For an end: that of grants.
 	after int
 }
 
-// progress is how many grants and ends there were so far.
+// progress is the number of grants and ends so far.
 type progress struct{ grants, ends int }
 
 var steps = porcupine.Model{
@@ -142,11 +139,10 @@ var steps = porcupine.Model{
 	},
 }
 
-// readWrite makes the steps of exclusive and shared holds, which are ordered by their
-// tokens. Every writer comes after the end of all holds before it, and so do the
-// readers between two writers. These readers may begin and end in any order: if one
-// order fits, so does the one in which they begin as they were called and end as soon
-// as they may.
+// readWrite makes the steps of exclusive and shared holds, which are ordered by their tokens.
+// Every writer comes after the end of all holds before it, and so do the readers between two
+// writers. These readers may begin and end in any order: if one order fits, so does the one in
+// which they begin in the order of their calls and end as early as possible.
 func readWrite(all []span) []porcupine.Operation {
 	var ops []porcupine.Operation
 	for from := 0; from < len(all); {
@@ -165,12 +161,12 @@ func readWrite(all []span) []porcupine.Operation {
 	return ops
 }
 
-// semaphore makes the steps of permits of one capacity, which are ordered by their
-// returns. If any order fits, so does the one in which each is granted as late as
-// possible and ends as soon as possible.
+// semaphore makes the steps of permits of one capacity, which are ordered by their returns. If
+// any order fits, so does the one in which each is granted as late and ends as early as
+// possible.
 func semaphore(all []span) []porcupine.Operation {
 	ends := endsOf(all, 0, func(s span) int64 { return s.lo }) // which is after its return
-	// How many ends it takes until a grant has room.
+	// The number of ends until a grant has room.
 	var ops []porcupine.Operation
 	used, ended := int64(0), 0
 	for i, s := range all {
@@ -188,8 +184,8 @@ func grantOf(s span, x step) porcupine.Operation {
 	return porcupine.Operation{ClientId: s.Client, Input: x, Call: s.Called, Return: s.Returned}
 }
 
-// endsOf makes the ends of spans whose grants begin at the index at, in the order of
-// the instants from which on they may have ended.
+// endsOf makes the ends of spans whose grants begin at the index at, in the order of their
+// earliest ends.
 func endsOf(all []span, at int, instant func(span) int64) []porcupine.Operation {
 	order := make([]int, len(all))
 	for i := range order {

@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// The orders that are left out of the search are never the only ones that fit:
-// where all orders are tried the answer is the same.
+// The orders that the search leaves out are never the only ones that fit: a search of all orders
+// has the same result.
 func TestStepsAgainstAllOrders(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -61,7 +61,7 @@ func someSpans(r *rand.Rand, modes []history.Mode) []span {
 			o.SureTo = o.SureFrom + r.Int64N(8)
 		case 1:
 			if o.Mode != history.Permits {
-				break // never seen, and never seen to end
+				break // never seen valid, and no known end
 			}
 			fallthrough
 		default:
@@ -121,7 +121,7 @@ func everyOrder(all []span) porcupine.Model {
 	}
 }
 
-// What porcupine did not finish is neither held nor broken.
+// A part that porcupine did not finish is neither held nor broken.
 func TestLinearWithoutTime(t *testing.T) {
 	var f Findings
 	h := &history.History{Holds: []history.Hold{hold(1, history.Exclusive, 2, 10, 20), hold(2, history.Exclusive, 1, 30, 40)}}

@@ -7,12 +7,12 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// lost looks for leases that ended before their release without a fault that explains
-// it: no fault was there at the time, or had ended less than Rules.Explains before, or
-// the fault is one that loses no lease. A holder keeps the lock while the store can be
-// asked; that a renewal was late is no excuse. It may be one for a lease that was
-// younger than Rules.Young when the fault began: a lease that was handed over lives for
-// a moment only until it is renewed, and the renewal may then take longer.
+// lost looks for leases that ended before their release without a fault that explains it. A
+// fault explains it if it was present at the time, or had ended less than Rules.Explains before,
+// unless it is one that costs no lease. A holder keeps the lock while the store can be reached; a
+// late renewal is no excuse. Only for a lease that was younger than Rules.Young at the fault's
+// beginning it may be one: a handed-over lease has a short life until its first renewal, which may
+// then take longer.
 func (f *Findings) lost(h *history.History, keys []locked, r Rules) {
 	if r.Explains == 0 {
 		return

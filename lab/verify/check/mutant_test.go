@@ -10,11 +10,10 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A mutant is one thing changed in the history of a store that is right, which
-// no store that is right can have caused.
+// A mutant is one change to the history of a correct store that no correct store can have caused.
 type mutant struct {
 	name  string
-	check string // which finds it
+	check string // the check that finds it
 	// change reports whether it has found something to change.
 	change func(h *history.History, r *rand.Rand) bool
 }
@@ -206,16 +205,14 @@ func swap(a, b *int64) bool { *a, *b = *b, *a; return true }
 
 func set[T any](a *T, to T) bool { *a = to; return true }
 
-// some returns where granted holds are that are believed in, in an order of
-// chance.
+// some returns the positions of granted and trusted holds, in random order.
 func some(h *history.History, r *rand.Rand, ok func(*history.Hold) bool) []int {
 	at := grants(h, ok)
 	r.Shuffle(len(at), func(i, j int) { at[i], at[j] = at[j], at[i] })
 	return at
 }
 
-// next returns two exclusive holds of the key "a" of which one came right after
-// the other.
+// next returns two exclusive holds of the key "a", one right after the other.
 func next(h *history.History, r *rand.Rand, ok func(a, b *history.Hold) bool) (a, b *history.Hold) {
 	at := grants(h, func(o *history.Hold) bool { return o.Key == "a" })
 	for _, n := range r.Perm(len(at)) {
@@ -236,7 +233,7 @@ func shift(o *history.Hold, d int64) bool {
 	return true
 }
 
-// later moves everything that happened from an instant on.
+// later moves all events after an instant.
 func later(h *history.History, from, d int64) bool {
 	move := func(all ...*int64) {
 		for _, t := range all {
@@ -261,15 +258,14 @@ func later(h *history.History, from, d int64) bool {
 	return true
 }
 
-// again adds a hold once more, as that of another.
+// again adds a copy of a hold, with another client.
 func again(h *history.History, o history.Hold) bool {
 	o.Client, o.Token = 99, 1<<40
 	h.Holds = append(h.Holds, o)
 	return true
 }
 
-// Every change is found, by the check that is there for it, in every history that
-// has something to change.
+// Every change is found, by its check, in every history that it applies to.
 func TestMutants(t *testing.T) {
 	t.Parallel()
 	const n = 20

@@ -8,8 +8,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// overlap looks for beliefs that exclude each other at the same instant. It counts a
-// belief only from when it was first to when it was last seen.
+// overlap looks for leases that exclude each other and were trusted at the same instant. It
+// counts a lease only from when it was first to when it was last seen valid.
 func (f *Findings) overlap(keys []locked) {
 	lag, lapsed := lagOf{}, lagOf{}
 	for _, k := range keys {
@@ -47,8 +47,8 @@ func (f *Findings) overlap(keys []locked) {
 	f.Looked.Lag, f.Looked.LapsedLag = lag.duration(), lapsed.duration()
 }
 
-// revived looks for a lease that was seen valid after its end: after the client found
-// it lost, or its release had returned.
+// revived looks for a lease that was seen valid after its end: after the client found it lost, or
+// after its release returned.
 func (f *Findings) revived(o *history.Hold) {
 	for _, end := range []int64{o.LostAt, o.ReleaseReturned} {
 		if end != 0 && end < o.SureTo {
@@ -59,7 +59,7 @@ func (f *Findings) revived(o *history.Hold) {
 	}
 }
 
-// together compares b with the holds that were believed in when the belief in b began.
+// together compares b with the holds that were trusted when the trust in b began.
 func (f *Findings) together(key string, active []*history.Hold, b *history.Hold) {
 	var ops []history.Op
 	var first *history.Hold
@@ -99,7 +99,7 @@ func (f *Findings) together(key string, active []*history.Hold, b *history.Hold)
 	}
 }
 
-// latest keeps the belief that ended last, of each kind.
+// latest keeps the last trusted hold of each kind.
 type latest struct{ exclusive, shared, permits *history.Hold }
 
 func (l *latest) add(o *history.Hold) {
@@ -127,7 +127,7 @@ func (l *latest) excluding(b *history.Hold) *history.Hold {
 	return found
 }
 
-// lagOf is the highest of the lags that it has seen.
+// lagOf keeps the highest lag.
 type lagOf struct {
 	most int64
 	any  bool

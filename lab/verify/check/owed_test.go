@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// A lost lease is explained by a fault that was there, or had ended a moment before,
-// unless it is a fault that costs no client its lease.
+// A lost lease is explained by a fault that was present, or had ended a moment before, unless the
+// fault is one that costs no client its lease.
 func TestLost(t *testing.T) {
 	t.Parallel()
 	lost, released, kept := hold(1, history.Exclusive, 1, 10, 50), hold(2, history.Exclusive, 2, 10, 50), hold(3, history.Exclusive, 3, 10, 50)
@@ -54,21 +54,21 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// callers are those of a limit that gives each request a turn: they are impatient, and
-// one of some hangs up when it has a turn.
+// callers ask a limit that gives each request a turn: they are impatient, and one of some cancels
+// while it has a turn.
 type callers struct {
 	hang  int           // one of that many
-	sleep time.Duration // how long each of them does nothing, now and then
-	wrong bool          // the limit keeps the turns of requests that it refuses, too
+	sleep time.Duration // how long each of them pauses now and then
+	wrong bool          // the limit also uses up the turns of requests that it refuses
 }
 
-// turns are decisions of a limit.
+// turns are the decisions of a limit.
 func turns(seed uint64, every int64, c callers) *history.History {
 	r := rand.New(rand.NewPCG(seed, 5))
 	h := &history.History{Marks: []history.Mark{
 		{At: 1, What: history.Healed}, {At: 20 * int64(time.Second), What: history.Drains}, {At: 21 * int64(time.Second), What: history.Ends},
 	}}
-	asks := make([]int64, 3) // when each of the callers asks next
+	asks := make([]int64, 3) // when each caller asks next
 	free := int64(1)         // the next turn that is not taken
 	for {
 		who := 0
@@ -88,7 +88,7 @@ func turns(seed uint64, every int64, c callers) *history.History {
 		turn := max(free, now)
 		d.Returned = now + int64(time.Millisecond)
 		switch hangs := r.IntN(c.hang) == 0; {
-		case hangs && turn-now <= max(every, int64(d.Patience)): // it has a turn when it hangs up
+		case hangs && turn-now <= max(every, int64(d.Patience)): // it has a turn when it cancels
 			free, d.Result, d.Hung = turn+every, history.Unknown, true
 		case turn-now <= int64(d.Patience):
 			free, d.Result, d.Returned = turn+every, history.Granted, max(turn, d.Returned)
@@ -106,9 +106,9 @@ func turns(seed uint64, every int64, c callers) *history.History {
 	return h
 }
 
-// Of a limit of which more is wanted than there is, most is used. One that gives turns
-// to requests that it refuses serves hardly any. Where callers that hung up explain what
-// was not served, nothing is decided; where nobody asked, nothing was wanted.
+// If the demand exceeds a limit, most of the limit is used. A limit that gives turns to requests
+// that it refuses serves almost none. If callers that canceled explain what was not served, the
+// check does not decide; without requests there was no demand.
 func TestShare(t *testing.T) {
 	t.Parallel()
 	const seeds = 50
@@ -116,9 +116,9 @@ func TestShare(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		callers callers
-		want    string // of most seeds; the others have nothing
+		want    string // of most seeds; the others have none
 		least   int
-		looked  int // how many stretches of each are looked at
+		looked  int // how many intervals of each are checked
 	}{
 		{"some hang up", callers{hang: 8}, "[]", seeds, 5},
 		{"refused requests keep their turns", callers{hang: 8, wrong: true}, "[share]", seeds * 9 / 10, 5},
@@ -148,13 +148,13 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// A lease may be trusted for the TTL after the last answer, by the client that gets none.
+// A lease may be trusted for the TTL after the last answer, by the client without answers.
 func TestTrust(t *testing.T) {
 	const ttl = 100
 	for _, c := range []struct {
 		name    string
-		to      int64 // the belief
-		client  int   // that is silenced, 0: all
+		to      int64 // when the trust ends
+		client  int   // the client without answers, 0: all
 		answers int64 // from when on
 		found   bool
 	}{

@@ -6,8 +6,8 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// permits checks the count of all permits at the end (history.Drains): as many as there
-// are can be taken, and not one more.
+// permits checks the count of all permits at the end (history.Drains): all of them can be taken,
+// and not one more.
 func (f *Findings) permits(w *world, keys []locked) {
 	for _, k := range keys {
 		if !slices.ContainsFunc(k.holds, func(o *history.Hold) bool { return o.Mode == history.Permits }) {
@@ -38,7 +38,7 @@ func (f *Findings) count(w *world, key string, before, count []*history.Hold) {
 	full, found := false, false
 	for _, o := range count {
 		v := Violation{Check: "permits", Key: key, From: o.Called, To: w.answered(o), Ops: []history.Op{o.Op}}
-		surely, atMost := int64(0), int64(0) // what other holds have
+		surely, atMost := int64(0), int64(0) // permits of other holds
 		for _, a := range count {
 			switch {
 			case a == o || a.Result == history.Refused || a.Result == history.Failed:

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Stores and clients that are broken are seen to be, by the check that is there
-// for what they break. In how many of the seeds depends on chance alone, which
-// comes from the seed: the figure is that of this simulation, and always the same.
+// Broken stores and clients are found, by the check for what they break. How many of the seeds
+// find one depends only on the seeds, so the figure is always the same.
 func TestPlanted(t *testing.T) {
 	t.Parallel()
 	const n = 20

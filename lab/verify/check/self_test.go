@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// A slow machine proves nothing about the checks.
+// The checks must not give up on a slow machine.
 func init() { patience = time.Hour }
 
-// rules are those that the store of a seed keeps.
+// rules are the rules of a seed's store.
 func rules(seed uint64) Rules {
 	r := simRules
 	r.Order = simOrder(seed)
@@ -33,7 +33,7 @@ func seeds(n uint64, do func(seed uint64)) {
 	all.Wait()
 }
 
-// cleanSeeds is how many histories without a defect there are.
+// cleanSeeds is the number of histories without a defect.
 var cleanSeeds uint64 = 1000
 
 func init() {
@@ -42,7 +42,7 @@ func init() {
 	}
 }
 
-// No check calls a violation what a correct store did.
+// No check reports the history of a correct store.
 func TestNoFalseAlarms(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex

@@ -10,18 +10,18 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// served looks for limits that served less than half of the turns that were wanted, in
-// a time without faults.
+// served looks for limits that served less than half of the demanded turns in a time without
+// faults.
 //
-// A turn was certainly wanted if it came between two refusals that are near each other:
-// had it been free, the second request would have got it. Where the refusals are further
-// apart than turns are saved (Limit.Saved, and the patience of the first), nobody may
-// have asked, and those turns do not count.
+// A turn was certainly demanded if it came between two refusals that are close: the second request
+// would have got it if it had been free. If the refusals are further apart than turns are saved
+// (Limit.Saved, and the patience of the first), there may have been no request, and those turns
+// do not count.
 //
-// A turn that was wanted and not served may have been promised to a caller that hung up,
-// or whose answer was lost: to each of them what it asked for. It may have been decided
-// on until TTL + Bound after the caller had left. If such callers can explain what is
-// missing, nothing is decided. What was refused took nothing: it explains nothing.
+// A demanded turn that was not served may have been promised to a caller that canceled, or whose
+// answer was lost: to each of them what it asked for. That decision may have come until TTL +
+// Bound after the caller had left. If such callers can explain the missing turns, the check does
+// not decide. Refused requests took nothing, so they explain nothing.
 func (f *Findings) served(w *world, h *history.History) {
 	all := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -84,7 +84,7 @@ func (f *Findings) share(w *world, key string, l Limit, episodes []history.Episo
 			if thin == "" {
 				thin = fmt.Sprintf("%d were served within %v, in which at least %d came that were wanted, but callers that hung up or had no answer may have got the others: %d", got, within, came, maybe)
 			}
-			// A longer time may show more: more turns for as many callers at its ends.
+			// A longer interval may decide: more turns, with the same number of callers at its ends.
 			if least *= 2; least > int64(maxShare) {
 				break
 			}
@@ -95,15 +95,15 @@ func (f *Findings) share(w *world, key string, l Limit, episodes []history.Episo
 	}
 }
 
-// minShare is the shortest time that is checked, and maxShare the longest, for a while
-// in which nothing can be decided.
+// minShare is the shortest interval that is checked. maxShare is the longest, if no shorter
+// one decides.
 const (
 	minShare = 2 * time.Second
 	maxShare = time.Minute
 )
 
-// oneByOne is as many refusals as there are of which each was asked for after the
-// answer to the one before.
+// oneByOne is a largest sequence of refusals of which each was requested after the answer to the
+// previous one.
 func oneByOne(all []*history.Decision) (some []*history.Decision) {
 	slices.SortFunc(all, func(a, b *history.Decision) int { return cmp.Compare(a.Returned, b.Returned) })
 	for _, d := range all {
@@ -114,10 +114,10 @@ func oneByOne(all []*history.Decision) (some []*history.Decision) {
 	return some
 }
 
-// An amount is of what was asked for, by when it was under way.
+// An amount is the sum of the requests that were running, over time.
 type amount struct{ begins, ends []total }
 
-// A total is how much had begun, or ended, up to an instant.
+// A total is the sum of what had begun, or ended, until an instant.
 type total struct{ at, sum int64 }
 
 func (a *amount) add(from, to, n int64) {
@@ -133,7 +133,7 @@ func (a *amount) sort() {
 	}
 }
 
-// between is how much was under way at some moment between two instants.
+// between is how much was running at some moment between two instants.
 func (a *amount) between(from, to int64) int64 {
 	return upTo(a.begins, to+1) - upTo(a.ends, from)
 }
@@ -146,7 +146,7 @@ func upTo(s []total, at int64) int64 {
 	return s[i-1].sum
 }
 
-// leastShare is the least of what was seen.
+// leastShare is the smallest share so far.
 func leastShare(l Looked, share float64) float64 {
 	if l.Shares == 1 {
 		return share

@@ -21,27 +21,26 @@ var simRules = Rules{
 	Limits: map[string]Limit{"limit": {Most: 5, Window: 100 * time.Millisecond}},
 }
 
-// defects are what a sim can have wrong.
+// defects are those of a sim.
 type defects struct {
-	earlyGrant     bool // the store expires a hold 1 ms before its holder stops to believe
-	tokenReset     bool // the counter of tokens starts again when there is no holder
-	twoWriters     bool // every tenth request is granted, held or not
-	readersIgnored bool // writers do not see readers
-	extraPermit    bool // one more than there are
-	blindRelease   bool // a release frees the lock, whichever claim holds it
+	earlyGrant     bool // the store expires a hold 1 ms before its holder stops trusting it
+	tokenReset     bool // the counter of tokens starts again without a holder
+	twoWriters     bool // every tenth request is granted, even if the lock is held
+	readersIgnored bool // writers ignore readers
+	extraPermit    bool // one permit too many
+	blindRelease   bool // a release frees the lock, even if another claim holds it
 	lostPlace      bool // every fifth waiter is never woken
-	renewalFromEnd bool // belief counts from the answer of a renewal, not from its request
+	renewalFromEnd bool // a lease is trusted from the answer of a renewal, not from its request
 	leak           bool // the permits of a killed client stay taken
 	noExpiry       bool // holds do not expire
-	extraAdmit     bool // the limiter admits one more
-	openRegister   bool // takes every write
-	noClock        bool // a client that was stopped believes in its lease until told otherwise
-	deafRelease    bool // a release that is said to be done is not
+	extraAdmit     bool // the limiter admits one too many
+	openRegister   bool // accepts every write
+	noClock        bool // a client that was stopped trusts its lease until it is told of the loss
+	deafRelease    bool // a release that is reported as done is not done
 }
 
-// A sim is a lock store that is right, unless it has defects, with clients that
-// are killed and stopped and lose answers, in virtual time. All chance comes from
-// the seed.
+// A sim is a lock store in virtual time, correct unless it has defects, with clients that are
+// killed and stopped and lose answers. The seed decides all random choices.
 type sim struct {
 	bad      defects
 	rand     *rand.Rand
@@ -49,8 +48,8 @@ type sim struct {
 	events   events
 	order    int
 	h        *history.History
-	fifo     bool // waiters are granted in order; otherwise in any
-	tickets  bool // tokens are drawn when a position is taken, not when it is granted
+	fifo     bool // waiters are granted in order; otherwise in any order
+	tickets  bool // tokens are drawn when a claim joins the queue, not when it is granted
 	token    int64
 	locks    map[string]*simLock
 	register map[string]history.Write
@@ -66,18 +65,18 @@ type simLock struct {
 	holders, waiters []*claim
 }
 
-// A claim is an attempt, and what the store and the client make of it.
+// A claim is an attempt, at the store and in the client.
 type claim struct {
-	hold    int // in the history
+	hold    int // index in the history
 	client  *simClient
 	mode    history.Mode
 	weight  int64
 	of      int64
 	waits   bool
 	token   int64
-	expires int64 // by the store; of a waiter that is dead, too
-	believe int64 // until when the client believes
-	over    bool  // for the client
+	expires int64 // in the store; also that of a dead waiter
+	believe int64 // until then the client trusts the lease
+	over    bool  // in the client
 	granted func()
 }
 
@@ -114,7 +113,7 @@ func (s *sim) after(d int64, do func()) {
 	heap.Push(&s.events, event{s.now + d, s.order, do})
 }
 
-// on runs do when the client can: not while it is stopped, and never when dead.
+// on runs do when the client can run it: not while it is stopped, and never after its death.
 func (s *sim) on(c *simClient, d int64, do func()) {
 	s.after(d, func() {
 		switch {
@@ -130,7 +129,7 @@ func (s *sim) on(c *simClient, d int64, do func()) {
 // chance is true once in n times.
 func (s *sim) chance(n int) bool { return s.rand.IntN(n) == 0 }
 
-// wire is how long a message takes.
+// wire is the delay of a message.
 func (s *sim) wire() int64 {
 	if !s.healed && s.chance(30) {
 		return s.rand.Int64N(simTTL)
@@ -177,7 +176,7 @@ func simulate(seed uint64, bad defects, clients int, d int64) *history.History {
 	return s.h
 }
 
-// simOrder says whether a seed's store is first come, first served.
+// simOrder reports whether a seed's store is first come, first served.
 func simOrder(seed uint64) bool { return seed%3 != 0 }
 
 func (s *sim) start() {
@@ -202,7 +201,7 @@ func (s *sim) kill() {
 	s.start()
 }
 
-// work does one thing after the other.
+// work does the client's operations, one after the other.
 func (s *sim) work(c *simClient) {
 	again := func() { s.on(c, s.rand.Int64N(20*ms), func() { s.work(c) }) }
 	if s.draining {
@@ -257,7 +256,7 @@ func (s *sim) drained() {
 	next()
 }
 
-// attempt asks for a lock and calls done with what the client is told.
+// attempt requests a lock and calls done with the client's result.
 func (s *sim) attempt(c *simClient, key string, x *claim, done func(history.Result)) {
 	c.op++
 	x.client, x.hold = c, len(s.h.Holds)
@@ -288,7 +287,7 @@ func (s *sim) attempt(c *simClient, key string, x *claim, done func(history.Resu
 		s.on(c, s.rand.Int64N(2*simTTL), func() {
 			x.over = true
 			tell(history.Unknown)
-			s.after(s.wire(), func() { s.remove(key, x) }) // it is removed without the caller's knowledge
+			s.after(s.wire(), func() { s.remove(key, x) }) // the caller does not know that it was removed
 		})
 	}
 	s.after(s.wire(), func() {
@@ -326,9 +325,9 @@ func (s *sim) lock(c *simClient, key string, x *claim, done func()) {
 				s.release(c, key, x, done)
 			}
 		}
-		// One that was stopped looks in the last moment.
+		// A client that was stopped looks at the last moment.
 		if stop := x.believe - ms/2 - s.now; !s.healed && s.chance(20) && stop > 0 {
-			x.over = true // renews no more
+			x.over = true // no more renewals
 			s.on(c, stop, hold)
 			return
 		}
@@ -336,7 +335,7 @@ func (s *sim) lock(c *simClient, key string, x *claim, done func()) {
 	})
 }
 
-// see notes that the client believes, if it does.
+// see logs that the client trusts the lease, if it does.
 func (s *sim) see(x *claim) bool {
 	if s.now >= x.believe && !s.bad.noClock {
 		return false
@@ -409,8 +408,7 @@ func (s *sim) at(key string) *simLock {
 	return s.locks[key]
 }
 
-// acquire is the store's side of an attempt. It reports whether the claim is
-// held or waits.
+// acquire is the store's part of an attempt. It reports whether the claim holds or waits.
 func (s *sim) acquire(key string, x *claim) bool {
 	l := s.at(key)
 	s.sweep(l)
@@ -514,7 +512,7 @@ func (s *sim) sweep(l *simLock) {
 	l.waiters = slices.DeleteFunc(l.waiters, func(w *claim) bool { return w.client.dead })
 }
 
-// write sends a write to the register, where it may come late.
+// write sends a write to the register, where it may arrive late.
 func (s *sim) write(x *claim) {
 	o := s.h.Holds[x.hold]
 	d := s.wire()
@@ -571,8 +569,7 @@ func clone(h *history.History) *history.History {
 	}
 }
 
-// grants returns where the holds are that were granted, by when they were
-// believed in.
+// grants returns the positions of granted and trusted holds, in the order in which the trust began.
 func grants(h *history.History, ok func(*history.Hold) bool) []int {
 	var at []int
 	for i := range h.Holds {

@@ -9,11 +9,11 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// bigHolds is how many holds TestBig looks at.
+// bigHolds is the number of TestBig's holds.
 var bigHolds = 200_000
 
-// big is a history of many holds on a few busy keys, where eight always wait, and
-// of as many decisions.
+// big is a history of many holds on a few busy keys, each with eight waiters, and of as many
+// decisions.
 func big(holds int) *history.History {
 	const keys, crowd, length = 8, 8, 10
 	h := &history.History{}
@@ -59,7 +59,7 @@ func TestBig(t *testing.T) {
 		t.Errorf("found %+v", f.Violations[:1])
 	}
 	for _, u := range f.Undecided {
-		if u.Check != "permits" { // for which there is no count
+		if u.Check != "permits" { // whose count is missing
 			t.Errorf("%+v", u)
 		}
 	}
@@ -68,7 +68,7 @@ func TestBig(t *testing.T) {
 	}
 }
 
-// Nor does it take longer when all is broken, and what is told stays readable.
+// A long run of violations takes no longer, and its report stays readable.
 func TestBigAndBroken(t *testing.T) {
 	t.Parallel()
 	h := big(bigHolds / 4)

@@ -6,9 +6,9 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// trust looks for leases that a client trusted for longer than TTL after its requests
-// were no longer answered. The last answer was to a request that it had sent before. A
-// silence that lasts for longer ends a lease for good.
+// trust looks for leases that a client trusted for longer than TTL after its requests were no
+// longer answered. The last answer was to a request from before that. A longer silence ends a
+// lease for good.
 func (f *Findings) trust(h *history.History, keys []locked, r Rules) {
 	if !r.Trust {
 		return
@@ -41,7 +41,7 @@ func (f *Findings) trust(h *history.History, keys []locked, r Rules) {
 	}
 }
 
-// A silence is a time in which no request of a client is answered; of all, if it is 0.
+// A silence is a time in which a client's requests are not answered; client 0 means all clients.
 type silence struct {
 	from, to int64
 	client   int

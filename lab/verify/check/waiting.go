@@ -11,14 +11,14 @@ import (
 
 const never = int64(math.MaxInt64)
 
-// A world is what the checks of liveness know of a run.
+// A world is the facts about a run for the checks of liveness.
 type world struct {
 	Rules
 	healed, drains, ends int64
 	killed               map[int]int64
 }
 
-// owed returns from when on waiters are owed a grant.
+// owed returns the instant from which waiters are owed a grant.
 func (w *world) owed() int64 {
 	if w.Always {
 		return 0
@@ -26,10 +26,10 @@ func (w *world) owed() int64 {
 	return w.healed
 }
 
-// limit is how long anything may take when nothing is broken.
+// limit bounds the time of any request without faults.
 func (w *world) limit() int64 { return int64(w.TTL + w.Bound) }
 
-// alive returns until when a client lived.
+// alive returns the end of a client's life.
 func (w *world) alive(client int) int64 {
 	if at, ok := w.killed[client]; ok {
 		return min(at, w.ends)
@@ -51,7 +51,7 @@ func (w *world) over(o *history.Hold) int64 {
 	return at
 }
 
-// last returns when the client had finished with an attempt and its lease, or never.
+// last returns when the client had finished an attempt and its lease, or never.
 func (w *world) last(o *history.Hold) int64 {
 	switch {
 	case o.Result == history.Granted && o.Freed():
@@ -62,7 +62,7 @@ func (w *world) last(o *history.Hold) int64 {
 	return o.Returned
 }
 
-// until returns the last instant at which the store may know anything of an attempt.
+// until returns the last instant at which an attempt may have a trace in the store.
 func (w *world) until(o *history.Hold) int64 {
 	at := w.last(o)
 	if at == never || o.Result == history.Refused || o.Result == history.Failed || o.Result == history.Granted && o.Freed() {
@@ -71,7 +71,7 @@ func (w *world) until(o *history.Hold) int64 {
 	return at + w.limit()
 }
 
-// answered returns when an attempt was answered, or until when it was not.
+// answered returns when an attempt was answered, or the instant until which it was not.
 func (w *world) answered(o *history.Hold) int64 {
 	if o.Returned != 0 {
 		return o.Returned
@@ -82,13 +82,13 @@ func (w *world) answered(o *history.Hold) int64 {
 // A stretch is an interval of time.
 type stretch struct{ from, to int64 }
 
-// waiting looks for waiters that waited for longer than TTL + Bound while nothing was
-// broken and no live client held the lock. A lock cannot promise more, as it does not
-// bound how long others hold it.
+// waiting looks for waiters that waited for longer than TTL + Bound while no fault was present and
+// no live client held the lock. A lock cannot promise more, because it does not bound how long
+// other clients hold it.
 func (f *Findings) waiting(w *world, keys []locked) {
 	for _, k := range keys {
 		idle := w.idle(k)
-		late := make(map[stretch][]*history.Hold) // by the idle time
+		late := make(map[stretch][]*history.Hold) // by the interval without a holder
 		for _, o := range k.holds {
 			from, to := max(o.Called, w.owed()), w.answered(o)
 			if !o.Waits || from >= to {
@@ -113,7 +113,7 @@ func (f *Findings) waiting(w *world, keys []locked) {
 			}
 		}
 		for s, waiters := range late {
-			first := waiters[0] // the one that was called first
+			first := waiters[0] // the earliest call
 			v := Violation{
 				Promise: Lively, Check: "waiting", Key: k.key,
 				From: max(s.from, first.Called, w.owed()), To: min(s.to, w.answered(first)), Ops: opsOf(waiters),
@@ -125,10 +125,9 @@ func (f *Findings) waiting(w *world, keys []locked) {
 	}
 }
 
-// idle returns the intervals in which no live client held the lock, as far as the
-// clients knew, in order. A lock is held from the return of the attempt on: a grant on
-// its way to a client has not arrived yet, and one whose attempt was given up is
-// cleaned up within the limit.
+// idle returns the intervals in which no live client held the lock, according to the clients, in
+// order. A lock is held from the return of the attempt: before that the grant has not arrived,
+// and one whose attempt was given up is cleaned up within the limit.
 func (w *world) idle(k locked) []stretch {
 	var busy []stretch
 	for _, o := range k.holds {
@@ -151,7 +150,7 @@ func (w *world) idle(k locked) []stretch {
 	return idle
 }
 
-// unanswered looks for requests that do not wait and yet never returned.
+// unanswered looks for requests that do not wait and never returned.
 func (f *Findings) unanswered(w *world, k locked) {
 	see := func(o *history.Hold, what string, called, returned int64) {
 		from, to := max(called, w.healed), w.alive(o.Client)
@@ -168,18 +167,16 @@ func (f *Findings) unanswered(w *world, k locked) {
 	}
 }
 
-// refused looks for attempts that were refused although the history knows of nothing in
-// their way: no holder, no waiter, no attempt at the same time, and nothing that an
-// attempt may have left that was given up or killed.
+// refused looks for attempts that were refused although the history has no reason: no holder, no
+// waiter, no attempt at the same time, and no remains of an attempt that was given up or killed.
 func (f *Findings) refused(w *world, keys []locked) {
 	for _, k := range keys {
-		// The two latest instants that earlier attempts reach: one of the two may be
-		// the attempt's own.
+		// The two latest instants that earlier attempts reach. One may be of the attempt itself.
 		var first, second int64
 		for i, o := range k.holds {
 			reach := w.until(o)
 			if reach < never && o.Result != history.Granted {
-				reach += int64(w.Bound) // for what is withdrawn after the call has returned
+				reach += int64(w.Bound) // for a withdrawal after the call has returned
 			}
 			free := max(first, second) < o.Called && (i+1 == len(k.holds) || k.holds[i+1].Called > o.Returned)
 			if !o.Waits && o.Result == history.Refused && o.Called >= w.healed+w.limit() {

@@ -9,10 +9,9 @@ import (
 	"github.com/batonhq/baton/lab/verify/history"
 )
 
-// windows looks for intervals as long as a limit's window in which a limiter allowed
-// too much. Only what was asked for and answered within the interval counts. The
-// interval is a little shorter than the limit's window, as stores count whole
-// microseconds on clocks that are adjusted.
+// windows looks for intervals as long as a limit's window in which a limiter allowed too much. A
+// request counts only if it was called and answered within the interval. The interval is a little
+// shorter than the limit's window, because stores count whole microseconds on adjusted clocks.
 func (f *Findings) windows(h *history.History, limits map[string]Limit) {
 	admits := make(map[string][]*history.Decision)
 	for i := range h.Decisions {
@@ -40,8 +39,8 @@ func (f *Findings) window(key string, l Limit, admits []*history.Decision) {
 	}
 	slices.Sort(returns)
 
-	// From the last to the first: within holds the admissions that were called from
-	// there on, by their return.
+	// From the last to the first: within has the allowed requests that were called from there on,
+	// by their return.
 	within := make(sums, len(admits))
 	admitted := make([]int64, len(admits)) // in the window that begins with each
 	for i := len(admits) - 1; i >= 0; i-- {
@@ -69,8 +68,7 @@ func (f *Findings) window(key string, l Limit, admits []*history.Decision) {
 	}
 }
 
-// sums adds numbers at indices, and sums up the first of them, in logarithmic time: a
-// Fenwick tree.
+// sums adds numbers at indices, and returns prefix sums, in logarithmic time: a Fenwick tree.
 type sums []int64
 
 func (s sums) add(at int, n int64) {

@@ -14,16 +14,15 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Sentinel and the nodes of a cluster tell their clients where the other servers are:
-// the proxies replace those addresses by those of proxies.
+// Sentinel and the nodes of a cluster tell their clients the addresses of servers: the proxies
+// replace those by addresses of proxies.
 
-// told is an address as Redis writes it: as a text, or as an IP and a port that is text
-// or number, or among the fields of a node. All our ports have five digits.
+// told is an address in an answer of Redis: as a text, or as an IP and a port that is text or
+// number, or among the fields of a node. All ports of the servers have five digits.
 var told = regexp.MustCompile(`(127\.0\.0\.1(?::| |\r\n:|\r\n\$5\r\n)|port\r\n(?::|\$5\r\n))(\d{5})`)
 
-// translate makes each client's proxies replace the servers' addresses by those of that
-// client's proxies. known are the addresses that servers tell, in the order of the
-// servers.
+// translate makes each client's proxies replace the servers' addresses by those of that client's
+// proxies. known are the addresses that servers tell, in the order of the servers.
 func (b *builder) translate(known []string) {
 	for client := range b.Options.Clients {
 		ports := make(map[string]string)
@@ -49,7 +48,7 @@ func (b *builder) translate(known []string) {
 }
 
 func port(addr string) string {
-	_, p, _ := net.SplitHostPort(addr) // it is one of ours
+	_, p, _ := net.SplitHostPort(addr) // it is an address of a started server
 	return p
 }
 
@@ -69,8 +68,8 @@ func (m *member) Restart() {
 
 func (b *builder) sentinel() {
 	b.Site.Clocks = b.Options.Clocks
-	// The servers' messages to each other go through proxies, too: one before each
-	// server that has data.
+	// The servers' messages to each other go through proxies, too: one in front of each server
+	// with data.
 	between := map[string]*faultproxy.Proxy{}
 	set := testserver.RedisSentinelBehind(b.Site, func(addr string) string {
 		between[addr] = faultproxy.New(b.Site, addr)
@@ -103,7 +102,7 @@ func (b *builder) sentinel() {
 		if leader < 0 {
 			return 0, fmt.Errorf("the Sentinel names an unknown primary %s", at)
 		}
-		// Sentinel calls it the leader a moment before it is one.
+		// Sentinel names the leader a moment before it leads.
 		if role, err := info(nodes[leader], "replication", "role"); err == nil && role != "master" {
 			return 0, fmt.Errorf("server %d is no primary yet", leader)
 		}
@@ -136,7 +135,7 @@ func (b *builder) sentinel() {
 	b.clocks()
 }
 
-// cluster has primaries without replicas, since Sentinel shows what a fail-over does.
+// cluster has primaries without replicas, because Sentinel tests failovers.
 func (b *builder) cluster() {
 	b.Site.Clocks = b.Options.Clocks
 	c := testserver.RedisCluster(b.Site)
@@ -193,15 +192,14 @@ func slotsInUse(n *testserver.RedisServer) (slots []int, err error) {
 	return slices.Compact(slots), nil
 }
 
-// moveSlots moves slots with their keys, as redis-cli does. Clients go on working
-// meanwhile.
+// moveSlots moves slots with their keys, like redis-cli. Clients continue to work meanwhile.
 func moveSlots(slots []int, from, to, other *testserver.RedisServer) error {
 	source, err1 := from.Do("CLUSTER", "MYID")
 	target, err2 := to.Do("CLUSTER", "MYID")
 	if err := errors.Join(err1, err2); err != nil {
 		return err
 	}
-	host, at, _ := net.SplitHostPort(to.Addr) // it is one of ours
+	host, at, _ := net.SplitHostPort(to.Addr) // it is an address of a started server
 	move := func(slot string) error {
 		if _, err := to.Do("CLUSTER", "SETSLOT", slot, "IMPORTING", source); err != nil {
 			return err

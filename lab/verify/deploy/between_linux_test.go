@@ -12,8 +12,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// wires are the connections of a process: the inode of a socket is in the list of
-// its files, and in the list of all that are open on this machine.
+// wires are the connections of a process: the inode of a socket is in the list of its files, and
+// in the list of all open sockets of the machine.
 func wires(t *testing.T, pid int) (ends map[string]bool) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
@@ -46,8 +46,8 @@ func wires(t *testing.T, pid int) (ends map[string]bool) {
 	return ends
 }
 
-// Servers of which one can be isolated talk to each other through proxies alone,
-// also when one of them has come back.
+// Servers that can be isolated talk to each other only through proxies, also after one of them has
+// been restarted.
 func TestIsolateLeavesNoWay(t *testing.T) {
 	testserver.Long(t)
 	for _, kind := range []string{"sentinel", "zookeeper3", "etcd3"} {
@@ -56,7 +56,7 @@ func TestIsolateLeavesNoWay(t *testing.T) {
 			d := Start(t, kind, 1)
 			direct := func() (all []string) {
 				ends := make([]map[string]bool, len(d.Servers))
-				// A server that has just come back may be about to connect again.
+				// A restarted server may be about to connect again.
 				if err := await(func() error {
 					for i, s := range d.Servers {
 						if ends[i] = wires(t, s.Pid()); len(ends[i]) == 0 {

@@ -18,7 +18,7 @@ import (
 func newLocker(t *testing.T, url string, ttl time.Duration) *baton.Locker {
 	t.Helper()
 	var store driver.Store
-	err := await(func() (err error) { // the machine may have something else to do
+	err := await(func() (err error) { // the machine may be busy
 		store, err = open.Store(t.Context(), url)
 		return err
 	})
@@ -44,7 +44,7 @@ func lock(t *testing.T, locks *baton.Locker, key string) *baton.Lease {
 	return lease
 }
 
-// An administrator deletes the locks, and the next one has them at once.
+// After an administrator deletes the locks, the next caller gets them at once.
 func TestWipe(t *testing.T) {
 	testserver.Long(t)
 	for _, kind := range []string{"redis", "cluster", "sqlite", "etcd"} {
@@ -58,7 +58,7 @@ func TestWipe(t *testing.T) {
 					t.Fatal(err)
 				}
 				lease := lock(t, next, "k")
-				<-held.Done() // it notices, too
+				<-held.Done() // the holder learns of it, too
 				if err := lease.Unlock(); err != nil && !errors.Is(err, baton.ErrLost) {
 					t.Error(err)
 				}
@@ -67,8 +67,8 @@ func TestWipe(t *testing.T) {
 	}
 }
 
-// What was locked when the snapshot was taken, and is not any more, is locked when
-// that is restored.
+// Locks of the time of the snapshot are held again after it is restored, even if they were released
+// later.
 func TestSnapshot(t *testing.T) {
 	testserver.Long(t)
 	for _, kind := range []string{"redis", "sqlite", "postgres"} {
@@ -117,7 +117,7 @@ func subscribers(t *testing.T, d *Deployment) []string {
 	return ids
 }
 
-// The connections by which clients are woken are other ones afterwards.
+// Deafen replaces the connections that wake clients.
 func TestDeafen(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestDeafen(t *testing.T) {
 	}
 }
 
-// The slots of all keys are elsewhere, and come back.
+// The slots of all keys move to other servers, and back.
 func TestReshapeOfACluster(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -201,7 +201,7 @@ func TestReshapeOfACluster(t *testing.T) {
 	}
 }
 
-// A member goes and comes back as another one, and right after it the next.
+// A member leaves and comes back as a new one, and right after it the next.
 func TestReshapeOfEtcd(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -225,8 +225,7 @@ func TestReshapeOfEtcd(t *testing.T) {
 	}
 }
 
-// A client that has lost the right to channels is thrown out of them, and comes back
-// when it has the right again.
+// A client that loses the right to channels is disconnected, and comes back with the right.
 func TestMute(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -272,7 +271,7 @@ func TestMute(t *testing.T) {
 	}
 }
 
-// While the disk of one member stalls the others go on, and then it does.
+// While one member's disk stalls, the other members continue; afterwards that member does, too.
 func TestStall(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()
@@ -291,7 +290,7 @@ func TestStall(t *testing.T) {
 		t.Fatal(err)
 	}
 	locks := newLocker(t, d.Direct, MaxTTL)
-	if err := await(func() error { // of three servers two answer, sooner or later
+	if err := await(func() error { // of three servers two answer, eventually
 		lease, err := locks.Lock(t.Context(), "k")
 		if err != nil {
 			return err

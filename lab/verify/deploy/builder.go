@@ -16,8 +16,8 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// A builder makes one Deployment. If something does not start, its methods end early,
-// by a panic that the site turns into an error.
+// A builder makes one Deployment. If something does not start, its methods end by a panic that the
+// site turns into an error.
 type builder struct {
 	*testserver.Site
 	*Deployment
@@ -44,8 +44,8 @@ func (n *node) Stop() error    { return n.site.Try(n.process.Stop) }
 func (n *node) Cont() error    { return n.site.Try(n.process.Cont) }
 func (n *node) Restart() error { return n.site.Try(n.process.Restart) }
 
-// serve makes servers, which listen at addrs, the servers of the deployment. url is for
-// a client that finds them, or its proxies for them, at the addresses given.
+// serve makes servers, which listen at addrs, the servers of the deployment. url is for a client
+// that finds them, or its proxies for them, at the given addresses.
 func (b *builder) serve(servers []process, addrs []string, url func(addrs []string) string) {
 	for _, s := range servers {
 		b.Servers = append(b.Servers, &node{s, b.Site})
@@ -72,12 +72,12 @@ func (b *builder) serve(servers []process, addrs []string, url func(addrs []stri
 	}
 }
 
-// machine is the machine that a server runs on.
+// machine is the machine of a server.
 func (b *builder) machine(server int) *testserver.Machine {
 	return b.Servers[server].(*node).Machine()
 }
 
-// clocks lets the clocks of all servers be set, if this machine can.
+// clocks makes the clocks of all servers adjustable, if this machine can.
 func (b *builder) clocks() {
 	if !b.machine(0).HasClock() {
 		return
@@ -92,15 +92,14 @@ func (b *builder) clocks() {
 	}
 }
 
-// disks lets the disks of all servers be filled, if this machine can.
+// disks makes the disks of all servers fillable, if this machine can.
 func (b *builder) disks() {
 	if b.machine(0).HasDisk() {
 		b.FillDisk = func(server int) (func() error, error) { return b.machine(server).FillDisk() }
 	}
 }
 
-// stalls lets the disks of all servers be stalled, if they were started with support
-// for that.
+// stalls makes the disks of all servers stallable, if they were started with support for that.
 func (b *builder) stalls() {
 	if !b.Site.Stalls {
 		return
@@ -115,7 +114,7 @@ func (b *builder) stalls() {
 	}
 }
 
-// snapshots copies the disks of all servers, while they are down.
+// snapshots lets the disks of all servers be copied, while the servers are down.
 func (b *builder) snapshots() {
 	root := b.FreshDir().Dir()
 	kept := func(server int) string { return filepath.Join(root, fmt.Sprint(server)) }
@@ -139,7 +138,7 @@ func (b *builder) whileDown(f func(server int) error) error {
 	return errors.Join(append(errs, RestartAll(b.Servers), await(b.Settled))...)
 }
 
-// RestartAll restarts servers at the same time, as none may be able to serve without
+// RestartAll restarts servers at the same time, because a server may be unable to serve without
 // the others.
 func RestartAll(servers []Server) error {
 	errs := make([]error, len(servers))
@@ -151,12 +150,12 @@ func RestartAll(servers []Server) error {
 	return errors.Join(errs...)
 }
 
-// copyDir makes the directory to contain what from contains, and nothing else.
+// copyDir makes the content of a directory that of from.
 func copyDir(to, from string) error {
 	if err := os.MkdirAll(to, 0o700); err != nil {
 		return err
 	}
-	if err := emptyDir(to); err != nil { // a disk may be mounted at it
+	if err := emptyDir(to); err != nil { // the directory may be a mount point
 		return err
 	}
 	// cp -a keeps owners, too.

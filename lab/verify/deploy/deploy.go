@@ -1,5 +1,5 @@
-// Package deploy starts the private servers that a verification breaks, for every kind
-// of store, and puts separate proxies before them for each client.
+// Package deploy starts the private servers that a verification breaks, for every kind of store,
+// with separate proxies in front of them for each client.
 package deploy
 
 import (
@@ -11,65 +11,62 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// MaxTTL is the longest TTL that a deployment is made for by default, and LongestTTL
-// the longest that can be asked for.
+// MaxTTL is the longest TTL of a deployment by default; LongestTTL is the longest possible one.
 const (
 	MaxTTL     = 3 * time.Second
 	LongestTTL = 15 * time.Second
 )
 
-// A Server can be broken as a machine breaks. It starts again with what is on its disk.
+// A Server can be broken like a machine. It starts again with the data on its disk.
 type Server interface {
 	Pid() int
 	Kill()          // a crash
-	Stop() error    // it hangs: nothing is closed, and nothing is answered
-	Cont() error    // it goes on
+	Stop() error    // it hangs: no connection is closed, and no request is answered
+	Cont() error    // it continues
 	Restart() error // ends it as Kill does, and returns when it serves again
 }
 
-// A Deployment is the servers of one store. Its methods are safe for concurrent use,
-// except those that break something, which are for one goroutine.
+// A Deployment is the servers of one store. Its methods are safe for concurrent use, except those
+// that break something: only one goroutine may call those.
 type Deployment struct {
 	Kind    string   // as in "--local KIND"
-	Servers []Server // none for kinds without: sqlite, memory
+	Servers []Server // none for kinds without servers: sqlite, memory
 
-	// URL is the URL for a client, with its own proxies before every server.
+	// URL is the URL for a client, through its own proxies in front of every server.
 	URL func(client int) string
-	// Direct is the URL past the proxies; "" where no other process sees the locks.
+	// Direct is the URL past the proxies; "" if no other process sees the locks.
 	Direct string
-	// Proxies are the proxies of one client, in the order of Servers. There are none
-	// where the client talks to no server.
+	// Proxies are the proxies of one client, in the order of Servers. There are none if the
+	// client does not use TCP.
 	Proxies func(client int) []*faultproxy.Proxy
 
-	// Keys counts what the servers keep, to find leaks.
+	// Keys counts the servers' keys, to find leaks.
 	Keys func() (int, error)
-	// Held names what the servers keep of locks, as an administrator sees it. It is
-	// empty when all clients have closed and the claims that they did not release have
-	// expired. It does not list what the layout of the store leaves for a while: rows
-	// that have expired, counters of tokens, queues without live waiters, the nodes
-	// that are parents of locks.
+	// Held names the servers' keys of locks, as an administrator sees them. It is empty after
+	// all clients have closed and the claims that they did not release have expired. It leaves
+	// out what the store may keep for a while: expired rows, counters of tokens, queues without
+	// live waiters, the parent nodes of locks.
 	Held func() ([]string, error)
 	// Wipe deletes the locks, or everything, as an administrator would.
 	Wipe func(everything bool) error
-	// Snapshot copies what is on the servers' disks. The servers crash for it, and once
-	// more for restore, which puts the copy back. There is one copy: the next Snapshot
-	// replaces it.
+	// Snapshot copies the servers' disks. It crashes the servers, and restore, which puts the
+	// copy back, crashes them again. There is one copy: the next Snapshot replaces it.
 	Snapshot func() (restore func() error, err error)
 
-	// Quorum is true if a majority of the servers decides, and its decisions survive a
-	// restart of all.
+	// Quorum is true if a majority of the servers decides, and its decisions survive a restart
+	// of all.
 	Quorum bool
-	// Settled returns nil when all servers work together as they did at the start.
+	// Settled returns nil when all servers work together as at the start.
 	Settled func() error
 
-	// A nil func is something that the kind, or this machine, cannot do.
-	Leader   func() (server int, err error)                    // which server leads now
+	// A nil func means that the kind, or this machine, cannot do it.
+	Leader   func() (server int, err error)                    // the present leader
 	Elect    func(on bool) error                               // whether another server takes over as soon as the leader is silent; nil if it always does
-	Isolate  func(server int, on bool) error                   // cut it from the other servers, and back
-	Shift    func(server int, by time.Duration) error          // its wall clock jumps
-	Stall    func(server int) (resume func() error, err error) // its writes do not reach its disk, and it waits for that
+	Isolate  func(server int, on bool) error                   // cut it from the other servers, and reconnect it
+	Shift    func(server int, by time.Duration) error          // make its wall clock jump
+	Stall    func(server int) (resume func() error, err error) // its writes do not reach its disk, and it waits for them
 	Mute     func() (restore func() error, err error)          // forbid what wakes waiters
-	FillDisk func(server int) (free func() error, err error)   // until there is no room
+	FillDisk func(server int) (free func() error, err error)   // until it is full
 	Scripts  func() error                                      // forget the scripts that clients have loaded
 	Deafen   func() error                                      // end the connections that wake waiters
 	Reshape  func(server int) (back func() error, err error)   // move its data to the other servers, or end its membership
@@ -77,7 +74,7 @@ type Deployment struct {
 	site *testserver.Site
 }
 
-// Close ends the servers. It may be called again.
+// Close ends the servers. It may be called repeatedly.
 func (d *Deployment) Close() { d.site.Close() }
 
 // A Kind is a store with its servers.
@@ -85,8 +82,8 @@ type Kind struct {
 	Name string // as in "--local NAME"
 	Does string // one line for people
 
-	// How long, beyond the TTL, a waiter may wait when nothing is broken any more:
-	// bound, plus ttls times the longest TTL.
+	// bound plus ttls times the longest TTL is how long, beyond the TTL, a waiter may wait
+	// without a fault.
 	bound time.Duration
 	ttls  time.Duration
 
@@ -94,8 +91,8 @@ type Kind struct {
 	open func(*builder)
 }
 
-// Bound is how long, beyond its TTL, a waiter may wait when nothing is broken any more,
-// in a deployment for TTLs up to ttl.
+// Bound is how long, beyond its TTL, a waiter may wait without a fault, in a deployment for TTLs up
+// to ttl.
 func (k Kind) Bound(ttl time.Duration) time.Duration { return k.bound + k.ttls*max(ttl, MaxTTL) }
 
 // Need skips a test if a server of the kind is not installed.
@@ -122,7 +119,7 @@ var Kinds = []Kind{
 	{"memory", "the memory of one client", time.Second, 0, nil, (*builder).memory},
 }
 
-// Find returns the kind of that name.
+// Find returns the kind with that name.
 func Find(name string) (Kind, error) {
 	var names []string
 	for _, k := range Kinds {
@@ -137,25 +134,24 @@ func Find(name string) (Kind, error) {
 // ErrNotInstalled says that a server is not on this machine.
 var ErrNotInstalled = testserver.ErrNotInstalled
 
-// Options say what a deployment is for.
+// Options say what a deployment must support.
 type Options struct {
-	Clients int // they count from 0; each has its own proxies
+	Clients int // numbered from 0; each has its own proxies
 
-	// TTL is the longest that clients ask for. Defaults to MaxTTL, and is never less.
+	// TTL is the longest TTL of the clients. Defaults to MaxTTL, and is never less.
 	TTL time.Duration
 
-	// Clocks makes clocks that can be set. A library in the servers does it, which
-	// allocates memory whenever they read the time. That is not safe in a handler of
-	// signals: a PostgreSQL with it was seen to abort.
+	// Clocks makes adjustable clocks, by a library in the servers that allocates memory at
+	// every reading of the time. That is not safe in a signal handler: PostgreSQL has aborted
+	// with it.
 	Clocks bool
 
-	// Disks makes disks that can be stalled. A library makes the servers ask before
-	// each fsync, and then does not write.
+	// Disks makes stallable disks, by a library that makes the servers ask before each fsync.
 	Disks bool
 }
 
-// Open starts the servers of a kind, and proxies for its clients. If a server is not
-// installed, the error is an ErrNotInstalled that says what to install.
+// Open starts the servers of a kind, and proxies for its clients. If a server is not installed, the
+// error is an ErrNotInstalled with its package.
 func Open(kind string, o Options) (*Deployment, error) {
 	k, err := Find(kind)
 	if err != nil {
@@ -174,8 +170,8 @@ func Open(kind string, o Options) (*Deployment, error) {
 	return d, nil
 }
 
-// Start is Open for tests: it skips the test if a server is not installed. What it
-// starts ends with the test.
+// Start is Open for tests: it skips the test if a server is not installed, and closes the deployment
+// at the test's end.
 func Start(tb testserver.TB, kind string, clients int) *Deployment {
 	tb.Helper()
 	if k, err := Find(kind); err == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// Two clients of every kind exclude each other, each through proxies of its own.
+// Two clients of every kind exclude each other, each through its own proxies.
 func TestKinds(t *testing.T) {
 	testserver.Long(t)
 	for _, k := range Kinds {
@@ -29,7 +29,7 @@ func TestKinds(t *testing.T) {
 			last := int64(0)
 			for i := range clients {
 				locks := newLocker(t, d.URL(i), MaxTTL)
-				lease, err := locks.Lock(ctx, "k") // after what the one before sent last, if anything, has expired
+				lease, err := locks.Lock(ctx, "k") // after the previous client's last message, if any, has expired
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -52,7 +52,7 @@ func TestKinds(t *testing.T) {
 				if err := lease.Unlock(); err != nil {
 					t.Error(err)
 				}
-				if err := await(func() error { // what was asked of others may come late
+				if err := await(func() error { // requests at other servers may arrive late
 					if held, err := d.Held(); err != nil || len(held) > 0 {
 						return fmt.Errorf("%q, %v, when nothing is held", held, err)
 					}
@@ -79,7 +79,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Nothing is loaded into plain servers.
+// Plain servers load no library.
 func TestPlainServers(t *testing.T) {
 	testserver.Long(t)
 	testserver.NeedRedis(t)

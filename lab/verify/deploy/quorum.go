@@ -16,11 +16,11 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// zkRoot is the node below which ZooKeeper's clients put everything.
+// zkRoot is the parent of all nodes of ZooKeeper's clients.
 const zkRoot = "/verify"
 
-// sessionTTLs is how many of the longest TTLs a session of ZooKeeper's clients lasts: a
-// TTL is at most half of a session.
+// sessionTTLs is the session time-out of ZooKeeper's clients in longest TTLs: a TTL is at most half
+// of it.
 const sessionTTLs = 2
 
 func (b *builder) zookeeper() {
@@ -98,7 +98,7 @@ func (b *builder) zookeeper() {
 		return 0, errors.New("ZooKeeper does not say how many nodes it has")
 	}
 	b.Held = func() (all []string, err error) {
-		leader, err := b.Leader() // the leader has seen everything
+		leader, err := b.Leader() // the leader has all updates
 		if err != nil {
 			return nil, err
 		}
@@ -135,8 +135,8 @@ func (b *builder) zookeeper() {
 	b.snapshots()
 }
 
-// introduce makes a server that connects through p give another address of itself: the
-// other server hangs up, and connects to that address.
+// introduce makes a server that connects through p announce another address for itself: the other
+// server hangs up, and connects to that address.
 func introduce(p *faultproxy.Proxy, addr, elsewhere string) {
 	text := func(s string) []byte {
 		return append(binary.BigEndian.AppendUint32(nil, uint32(len(s))), s...)
@@ -146,7 +146,7 @@ func introduce(p *faultproxy.Proxy, addr, elsewhere string) {
 	})
 }
 
-// zkAdmin does something over a connection of its own.
+// zkAdmin calls do with a connection of its own.
 func zkAdmin(addrs []string, do func(*zk.Conn) error) error {
 	c, events, err := zk.Connect(addrs, 10*time.Second, zk.WithLogger(quiet{}))
 	if err != nil {
@@ -163,8 +163,7 @@ func zkAdmin(addrs []string, do func(*zk.Conn) error) error {
 	return do(c)
 }
 
-// zkDelete deletes a node and everything below it, while other clients make and delete
-// nodes.
+// zkDelete deletes a node and everything below it, while other clients create and delete nodes.
 func zkDelete(c *zk.Conn, path string) error {
 	for {
 		children, _, err := c.Children(path)
@@ -199,7 +198,7 @@ func (b *builder) etcd3() {
 	}).Members
 	b.etcds(members)
 	b.Isolate = func(server int, on bool) error {
-		var from []byte // what members send each other when they connect
+		var from []byte // sent by members when they connect to each other
 		if on {
 			id, err := members[server].MemberID(members[server])
 			if err != nil {
@@ -224,8 +223,7 @@ func (b *builder) etcd3() {
 	}
 	b.Reshape = func(server int) (back func() error, err error) {
 		gone, stays := members[server], members[(server+1)%3]
-		// The members refuse for some seconds after they were out of touch with each
-		// other.
+		// The members refuse for some seconds after they were disconnected from each other.
 		return func() error { return await(func() error { return stays.Admit(gone) }) },
 			await(func() error { return stays.Expel(gone) })
 	}
@@ -247,7 +245,7 @@ func (b *builder) etcd3() {
 
 func (b *builder) etcds(members []*testserver.EtcdServer) {
 	b.Settled = func() error {
-		for _, m := range members { // a read that a majority has to confirm
+		for _, m := range members { // a read that needs a majority
 			if _, err := m.Do("/v3/kv/range", map[string]any{"key": "AA=="}); err != nil {
 				return err
 			}
@@ -269,7 +267,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		}
 		return nil, err
 	}
-	all := func() map[string]any { // from the first possible byte to no end
+	all := func() map[string]any { // from the first possible key to the last
 		zero := base64.StdEncoding.EncodeToString([]byte{0})
 		return map[string]any{"key": zero, "range_end": zero}
 	}
@@ -290,7 +288,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		request := all()
 		request["keys_only"] = true
 		answer, err := do("/v3/kv/range", request)
-		pairs, _ := answer["kvs"].([]any) // none if there is nothing
+		pairs, _ := answer["kvs"].([]any) // missing if there are no keys
 		for _, p := range pairs {
 			pair, _ := p.(map[string]any)
 			name, _ := pair["key"].(string)
@@ -298,7 +296,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 			if err != nil {
 				return nil, err
 			}
-			if !bytes.ContainsRune(key, '\t') { // keys of limits have one
+			if !bytes.ContainsRune(key, '\t') { // keys of limits have a tab
 				keys = append(keys, string(key))
 			}
 		}
@@ -308,7 +306,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		_, err := do("/v3/kv/deleterange", all())
 		return err
 	}
-	// Watches end when what they wait for was compacted.
+	// A watch ends when its revision is compacted.
 	b.Deafen = func() error {
 		answer, err := do("/v3/kv/range", map[string]any{"key": "AA=="})
 		if err != nil {
@@ -317,7 +315,7 @@ func (b *builder) etcds(members []*testserver.EtcdServer) {
 		header, _ := answer["header"].(map[string]any)
 		_, err = do("/v3/kv/compaction", map[string]any{"revision": header["revision"]})
 		if err != nil && strings.Contains(err.Error(), "compacted") {
-			return nil // nothing has changed since
+			return nil // no revision is newer
 		}
 		return err
 	}

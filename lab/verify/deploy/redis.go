@@ -30,12 +30,11 @@ func (b *builder) oneRedis(s *testserver.RedisServer) {
 	b.clocks()
 }
 
-// redlock is servers that keep nothing on disk, so that a server that was restarted
-// must not vote for a while.
+// redlock is servers that keep nothing on disk, so a restarted server must not vote for a while.
 func (b *builder) redlock() {
 	b.Site.Clocks = b.Options.Clocks
 	nodes := testserver.RedisNodes(b.Site, 5)
-	// The order of the servers matters, and is by address, past the proxies, too.
+	// Redlock sorts its servers by address, so they must have the same order past the proxies.
 	slices.SortFunc(nodes, func(m, n *testserver.RedisServer) int { return cmp.Compare(m.Addr, n.Addr) })
 	var servers []process
 	for _, n := range nodes {
@@ -68,7 +67,7 @@ func (b *builder) await(what string, ask func() error) {
 	}
 }
 
-// patience is how long anything may take that has to happen.
+// patience bounds the time of each change that must happen.
 const patience = time.Minute
 
 func await(ask func() error) error {
@@ -94,8 +93,8 @@ func info(s *testserver.RedisServer, section, field string) (string, error) {
 	return "", fmt.Errorf("INFO %s has no %s", section, field)
 }
 
-// redisAdmin does what an administrator does on each server that takes writes. It skips
-// those that do not answer, if one does.
+// redisAdmin does an administrator's work on each server that accepts writes. It skips servers that
+// do not answer, if one does.
 func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	each := func(f func(*testserver.RedisServer) error) error {
 		nodes := writable()
@@ -144,7 +143,7 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 		return total, err
 	}
 	b.Held = func() (keys []string, err error) {
-		on := make(map[string]int) // how many servers
+		on := make(map[string]int) // number of servers with the key
 		err = each(func(n *testserver.RedisServer) error {
 			all, err := n.Do("KEYS", "*")
 			for _, k := range lines(all) {
@@ -178,8 +177,7 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 				_, err := n.Do("FLUSHALL")
 				return err
 			}
-			// Delete the keys that have the names of locks; the store's other keys
-			// stay.
+			// Delete only the keys with names of locks, not the store's other keys.
 			all, err := n.Do("KEYS", "*")
 			if err != nil {
 				return err
@@ -195,9 +193,8 @@ func (b *builder) redisAdmin(writable func() []*testserver.RedisServer) {
 	}
 }
 
-// staysLong reports whether a key of the store's own belongs to holders, and stays
-// longer than the minute by which it outlives the lock's own key. The other keys are
-// counters, queues and limits, which expire soon.
+// staysLong reports whether a key belongs to holders, and outlives the lock's own key for much longer
+// than the usual minute. Other keys are counters, queues and limits, which expire soon.
 func staysLong(n *testserver.RedisServer, key string) (bool, error) {
 	if !strings.HasPrefix(key, "baton:s:") && !strings.HasPrefix(key, "baton:i:") {
 		return false, nil

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // the administrator's
-	_ "modernc.org/sqlite"             // the administrator's
+	_ "github.com/go-sql-driver/mysql" // for the administrator
+	_ "modernc.org/sqlite"             // for the administrator
 
 	"github.com/batonhq/baton/internal/testserver"
 	"github.com/batonhq/baton/lab/verify/history"
@@ -64,7 +64,7 @@ func (b *builder) sqlite() {
 	b.Direct = "sqlite:" + path
 	b.URL = func(int) string { return b.Direct }
 	b.database("sqlite", "file:"+path+"?_pragma=busy_timeout(10000)", "CAST(k AS TEXT)", func() string {
-		return strconv.FormatInt(history.Now()/int64(time.Microsecond), 10) // its clock is the machine's since it started
+		return strconv.FormatInt(history.Now()/int64(time.Microsecond), 10) // its clock is the time since the machine's start
 	})
 	b.Snapshot = func() (func() error, error) { return sqliteSnapshot(path) }
 	b.Deafen = func() error { return removeSockets(path + "-wake") } // the sockets that wake clients
@@ -83,8 +83,7 @@ func removeSockets(dir string) error {
 	return err
 }
 
-// sqliteSnapshot copies the rows, since the file must not be replaced while clients
-// have it open.
+// sqliteSnapshot copies the rows, because the file must not be replaced while clients have it open.
 func sqliteSnapshot(path string) (restore func() error, err error) {
 	old := path + ".old"
 	if err := os.RemoveAll(old); err != nil {
@@ -132,8 +131,8 @@ func (b *builder) memory() {
 	b.Held = func() ([]string, error) { return nil, nil }
 }
 
-// database is an administrator of a database that database/sql knows. key is the
-// expression that reads a key as text, and now the one for the time in statements.
+// database is an administrator of a database of database/sql. key is the expression that reads a
+// key as text, and now the expression for the time.
 func (b *builder) database(driver, dsn, key string, now func() string) {
 	db, err := sql.Open(driver, dsn)
 	if err != nil {
@@ -176,8 +175,7 @@ func (b *builder) database(driver, dsn, key string, now func() string) {
 	}
 }
 
-// current is the rest of a statement that reads the keys of claims that have not
-// expired.
+// current is the rest of a statement that reads the keys of unexpired claims.
 func current(now string) string {
 	return "FROM (SELECT k FROM baton_lock WHERE id <> '' AND ends > " + now +
 		" UNION ALL SELECT k FROM baton_claim WHERE ends > " + now + ") AS x"
@@ -188,8 +186,7 @@ func lines(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == '\n' })
 }
 
-// sqlAdmin does what an administrator does to the tables, which have the same names in
-// all databases.
+// sqlAdmin does an administrator's work on the tables, which have the same names in all databases.
 func (b *builder) sqlAdmin(exec func(statement string) error, count func(query string) (int, error)) {
 	b.Keys = func() (int, error) {
 		return count(`SELECT (SELECT COUNT(*) FROM baton_lock) + (SELECT COUNT(*) FROM baton_claim) + (SELECT COUNT(*) FROM baton_limit)

@@ -153,12 +153,12 @@ var clientFaults = []Fault{
 	},
 }
 
-// patientTTL is the TTL for faults that a lease survives if the client notices in time
-// that it gets no answer: after two seconds, plus one for a new connection.
+// patientTTL is the TTL for faults that a lease survives if the client detects in time that it gets
+// no answer: after two seconds, plus one for a new connection.
 const patientTTL = 6 * time.Second
 
-// farTTL is the TTL for clients that are two seconds away, there and back. Some stores
-// renew a lease in several round trips.
+// farTTL is the TTL for clients whose round trips take two seconds. Some stores renew a lease in
+// several round trips.
 const farTTL = 10 * time.Second
 
 func far(ctx context.Context, s *Scene) error {
@@ -205,8 +205,8 @@ func wires(s *Scene) string {
 	return anybody(s)
 }
 
-// holder draws one of the clients that hold a lock. If none does for a while, it draws
-// any client. Faults that run together draw different clients.
+// holder draws one of the clients that hold a lock. If none does for a while, it draws any client.
+// Faults that run together draw different clients.
 func (s *Scene) holder(ctx context.Context) (int, Client) {
 	order := s.Rand.Perm(len(s.Clients))
 	order = slices.DeleteFunc(order, func(n int) bool { return s.parts > 0 && n%s.parts != s.part })
@@ -222,8 +222,8 @@ func (s *Scene) holder(ctx context.Context) (int, Client) {
 	}
 }
 
-// onAllWires does something to every proxy of every client, again and again for d, at
-// intervals of 100 ms plus up to more.
+// onAllWires calls do for every proxy of every client, repeatedly for d, at intervals of 100 ms plus
+// up to more.
 func (s *Scene) onAllWires(ctx context.Context, d, more time.Duration, do func(*faultproxy.Proxy)) {
 	for end := time.Now().Add(d); time.Now().Before(end) && ctx.Err() == nil; {
 		for n := range s.Clients {
@@ -239,7 +239,7 @@ func (s *Scene) onAllWires(ctx context.Context, d, more time.Duration, do func(*
 	}
 }
 
-// silence loses everything that goes through a proxy.
+// silence loses all traffic of a proxy.
 func silence(p *faultproxy.Proxy) {
 	p.Swallow(faultproxy.ToServer)
 	p.Swallow(faultproxy.ToClient)
@@ -257,8 +257,8 @@ func (s *Scene) stop(ctx context.Context, d time.Duration) error {
 	return frozen(ctx, c, d, func() func() { return s.silent(n) })
 }
 
-// frozen stops a process for a while. silent is called when it has stopped, and what
-// that returns before it goes on.
+// frozen stops a process for a time. It calls silent after the stop, and over before the process
+// continues.
 func frozen(ctx context.Context, c Process, d time.Duration, silent func() (over func())) error {
 	if err := c.Signal(Stop); err != nil {
 		return err
@@ -275,7 +275,7 @@ func stopInSection(ctx context.Context, s *Scene) error {
 	defer cancel()
 	if err := c.StopAtWrite(waiting); err != nil {
 		if waiting.Err() != nil {
-			return nil // it holds nothing and writes nothing: try another time
+			return nil // it holds no lock and does not write: try another time
 		}
 		return err
 	}
@@ -298,15 +298,15 @@ func cutReplies(ctx context.Context, s *Scene) error {
 		select {
 		case <-sprung:
 			pause(ctx, gap)
-		case <-time.After(s.TTL / 10): // no client asks there just now
+		case <-time.After(s.TTL / 10): // no client of that proxy sends a request now
 		case <-ctx.Done():
 		}
 	}
 	return nil
 }
 
-// stormy is how many connections a storm opens: more than servers allow by default,
-// fewer than would trouble a machine.
+// stormy is the number of connections of a storm: more than servers allow by default, and few enough
+// for the machine.
 const stormy = 300
 
 func storm(ctx context.Context, s *Scene) error {
@@ -325,7 +325,7 @@ func storm(ctx context.Context, s *Scene) error {
 			for i := range stormy / len(s.Clients) {
 				c, err := net.DialTimeout("tcp", all[i%len(all)].Addr, time.Second)
 				if err != nil {
-					continue // that is fine: the server takes no more
+					continue // the server may refuse
 				}
 				mu.Lock()
 				open = append(open, c)
@@ -333,7 +333,7 @@ func storm(ctx context.Context, s *Scene) error {
 			}
 		})
 		for _, p := range all {
-			p.Cut() // a client that has lost its connection wants another one
+			p.Cut() // a client that has lost its connection needs a new one
 		}
 	}
 	dialers.Wait()

@@ -16,15 +16,14 @@ type wired struct{ Client }
 
 func (wired) Holds() bool { return true }
 
-// A fault of the wires hits the clients that it names, and is over afterwards. A far
-// client takes its time, a slow server is slow for all, and a client whose connections
-// have fallen silent hears nothing on them while a new one works.
+// A fault of the wires hits the clients that it names, and ends. A far client is slow, a slow server
+// is slow for all, and silent connections stay silent while a new one works.
 func TestWireFaults(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "redis")
 	took := func(client int) time.Duration {
 		began := time.Now()
-		_ = s.try(t.Context(), client, "wires", time.Minute) // it may be too far for so short a TTL
+		_ = s.try(t.Context(), client, "wires", time.Minute) // an error means that it is too far for so short a TTL
 		return time.Since(began)
 	}
 	for _, c := range []struct {

@@ -15,10 +15,10 @@ type Verdict struct{ E, F, L, B Sign }
 type Sign byte
 
 const (
-	Holds   Sign = '+' // one violation is a defect
+	Holds   Sign = '+' // a violation is a defect
 	Breaks  Sign = '-' // it may break, and that is documented
-	Bounded Sign = 'b' // it may break for a stated time and no longer
-	NoSuch  Sign = '.' // the kind has nothing that could break like this
+	Bounded Sign = 'b' // it may break for a stated time only
+	NoSuch  Sign = '.' // the kind has no part that could break like this
 )
 
 func (v Verdict) String() string {
@@ -81,15 +81,15 @@ const expected = `
 	f33   .      .      .                .     .               .                +++      +++        +++   .
 `
 
-// counted are the cells in which stores keep counts otherwise than locks. Elsewhere B
+// counted are the cells in which the claim about counts differs from that about locks. Elsewhere B
 // has the sign of E.
 var counted = map[[2]string]Sign{
 	{"postgres", "f10"}: Breaks, // decisions do not wait for the disk
 }
 
-// kept are the faults that cost no lease, and the kinds for which that is claimed; all
-// kinds, if none is named. A database has few connections and each new one takes
-// several round trips; a Redlock waits a second for a server.
+// kept are the faults that cost no lease, and the kinds with that claim; all kinds, if none is named.
+// A database has few connections and each new one takes several round trips; a Redlock waits a second
+// for a server.
 const kept = `
 	f01
 	f26 redis redis-nopersist redlock5
@@ -100,8 +100,8 @@ const kept = `
 	f33
 `
 
-// Keeps reports whether a kind of store is claimed to lose no lease by a fault, or by
-// several together.
+// Keeps reports whether the claim is that a kind of store loses no lease by a fault, or by several
+// together.
 func Keeps(kind, fault string) bool {
 	for f := range strings.SplitSeq(fault, "+") {
 		if !slices.ContainsFunc(strings.Split(strings.TrimSpace(kept), "\n"), func(l string) bool {
@@ -123,7 +123,7 @@ func Expect(kind, fault string) (v Verdict, ok bool) {
 	lines := strings.Split(strings.TrimSpace(expected), "\n")
 	column := slices.IndexFunc(strings.Fields(lines[0]), func(kinds string) bool { return slices.Contains(strings.Split(kinds, ","), kind) })
 	if column >= 0 && slices.ContainsFunc(frontFaults, func(f Fault) bool { return f.ID == fault }) {
-		return Verdict{Holds, Holds, Holds, Holds}, true // nothing of the store breaks
+		return Verdict{Holds, Holds, Holds, Holds}, true // the fault does not break the store
 	}
 	for _, l := range lines[1:] {
 		cells := strings.Fields(l)
@@ -143,10 +143,10 @@ func Expect(kind, fault string) (v Verdict, ok bool) {
 	return Verdict{}, false
 }
 
-// A Gap is a cell of the table that is claimed, but that this harness does not check.
+// A Gap is a cell of the table with a claim that the verification does not check.
 type Gap struct {
 	Fault string
-	Kinds []string // none: all
+	Kinds []string // empty: all kinds
 	Why   string
 }
 

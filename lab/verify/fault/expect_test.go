@@ -9,8 +9,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/deploy"
 )
 
-// For every kind and every fault something is claimed, and what is claimed is
-// of a kind and a fault that exist.
+// Every kind has a claim for every fault, and all claims are about existing kinds and faults.
 func TestEveryCellIsExpected(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -23,7 +22,7 @@ func TestEveryCellIsExpected(t *testing.T) {
 		}
 		delete(known, f.ID)
 	}
-	for id := range known { // faults for which there is no code
+	for id := range known { // faults without code
 		for _, k := range deploy.Kinds {
 			if WhyLeft(k.Name, id) == "" && mayRun(k.Name, id) {
 				t.Errorf("%s on %s is claimed, there is no such fault, and it is not said why", id, k.Name)
@@ -65,7 +64,7 @@ func TestEveryCellIsExpected(t *testing.T) {
 			t.Errorf("limits on %s under f10: %v, want %c", kind, v, want)
 		}
 	}
-	for _, f := range frontFaults { // the store is not broken
+	for _, f := range frontFaults { // these do not break the store
 		for _, k := range deploy.Kinds {
 			if v, ok := Expect(k.Name, f.ID); !ok || v != (Verdict{Holds, Holds, Holds, Holds}) {
 				t.Errorf("%s under %s: %v, want +++", k.Name, f.ID, v)

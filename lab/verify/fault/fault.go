@@ -1,5 +1,4 @@
-// Package fault breaks things on purpose: clients, their connections to the servers,
-// and the servers.
+// Package fault breaks clients, their connections to the servers, and the servers.
 package fault
 
 import (
@@ -18,8 +17,8 @@ import (
 
 // A Process can be stopped and killed. Its methods are safe for concurrent use.
 type Process interface {
-	// Signal sends it Stop, Continue or SIGKILL. After SIGKILL it returns when the
-	// process is gone.
+	// Signal sends it Stop, Continue or SIGKILL. After SIGKILL it returns when the process has
+	// ended.
 	Signal(os.Signal) error
 	// Revive starts it again, after it was killed.
 	Revive() error
@@ -28,36 +27,35 @@ type Process interface {
 // A Client is a process under test.
 type Client interface {
 	Process
-	// Holds reports whether it holds a lock, as far as it has said.
+	// Holds reports whether it holds a lock, according to its messages.
 	Holds() bool
-	// StopAtWrite makes it stop itself as SIGSTOP does, when it has found a lease valid
-	// and before it writes, and returns when it has stopped. If ctx ends first it will
-	// not stop.
+	// StopAtWrite makes it stop itself as by SIGSTOP, after it has found a lease valid and
+	// before it writes, and returns when it has stopped. If ctx ends earlier, it will not stop.
 	StopAtWrite(ctx context.Context) error
-	// Suspend makes its clock jump, as if the machine had slept for that long.
+	// Suspend makes its clock jump, as if the machine had slept for that time.
 	Suspend(time.Duration) error
 }
 
-// A Scene is everything that can be broken.
+// A Scene has everything that can be broken.
 type Scene struct {
 	Clients []Client
-	Proxies func(client int) []*faultproxy.Proxy // none where the client talks to no server of ours, or not by TCP
-	Library bool                                 // all clients use the library, whose clock can be made to jump
+	Proxies func(client int) []*faultproxy.Proxy // none if the client does not use TCP to a started server
+	Library bool                                 // all clients use the library, whose clock can jump
 
-	// What stands between clients and the store, if anything does. Proxies has their
-	// connections, too.
+	// Agents and Replicas are the processes between clients and the store, if there are any.
+	// Proxies includes their connections.
 	Agents, Replicas []Process
 
-	Servers *deploy.Deployment // nil if the servers are not ours to break
+	Servers *deploy.Deployment // nil if the servers must not be broken
 	TTL     time.Duration
-	Rand    *rand.Rand // the only source of chance
+	Rand    *rand.Rand // the only source of randomness
 	Mark    func(history.MarkWhat, string)
 
-	// Silent marks that no request of a client is answered; AllClients: of none. The
-	// returned function marks that some may be.
+	// Silent marks that a client's requests are not answered; client may be AllClients. over
+	// marks that answers may come again.
 	Silent func(client int) (over func())
 
-	part, parts int // of the faults that run together; 0 parts: there is one
+	part, parts int // of the faults that run together; parts is 0 for a single fault
 }
 
 // A Fault is one way to break a scene.
@@ -65,28 +63,27 @@ type Fault struct {
 	ID   string // "f04"
 	Name string // "pause"
 	Does string // one line for people
-	// Needs reports what the scene lacks for it, or "".
+	// Needs reports what the scene lacks for the fault, or "".
 	Needs func(*Scene) string
 	// TTL is the shortest TTL for which the claims hold; 0 is any.
 	TTL time.Duration
-	// Owed says that liveness is owed all the time, and not only when the faults are
-	// over: nothing is down, it is only far away or slow.
+	// Owed says that liveness is owed all the time, and not only after the faults: no process
+	// is down, only far away or slow.
 	Owed bool
-	// Always says that waiters are owed a grant while the fault lasts, too: it breaks
-	// other clients only.
+	// Always says that waiters are owed a grant during the fault, too: it breaks only other
+	// clients.
 	Always bool
-	// RoundTrip is the longest time that a request takes meanwhile, if that is long: a
-	// grant takes several requests.
+	// RoundTrip is the longest time of a request during the fault, if that is long. A grant
+	// takes several requests.
 	RoundTrip time.Duration
-	// What the servers have to be started with: clocks that can be set, disks that can
-	// be stalled.
+	// Clocks and Disks say what the servers need at their start: adjustable clocks, stallable
+	// disks.
 	Clocks, Disks bool
-	// Callers makes some clients use a connection of their own, as programs do that
-	// already have one.
+	// Callers makes some clients use their own connection, like programs that already have
+	// one.
 	Callers bool
-	// Run breaks and heals once, with a mark for each: when it returns, even with an
-	// error, nothing is broken any more. It returns soon after ctx ends. A run calls it
-	// again and again.
+	// Run breaks and heals once, with a mark for each. When it returns, even with an error, the
+	// fault is over. It returns soon after ctx ends. A trial calls it repeatedly.
 	Run func(context.Context, *Scene) error
 }
 
@@ -97,8 +94,8 @@ func All() []Fault {
 	return all
 }
 
-// OfServers reports whether a fault breaks servers. Afterwards they may have other
-// roles and data than before.
+// OfServers reports whether a fault breaks servers. Afterwards they may have other roles and
+// data than before.
 func OfServers(id string) bool {
 	return slices.ContainsFunc(serverFaults, func(f Fault) bool { return f.ID == id })
 }
@@ -118,11 +115,10 @@ func (s *Scene) upTo(d time.Duration) time.Duration {
 	return time.Duration(s.Rand.Int64N(int64(d) + 1))
 }
 
-// AllClients are the clients that Scene.Silent is for when servers are silent.
+// AllClients is the argument of Scene.Silent if servers are silent.
 const AllClients = -1
 
-// silent marks that no request of a client is answered; the returned function marks
-// that some may be.
+// silent marks that a client's requests are not answered; over marks that answers may come again.
 func (s *Scene) silent(client int) (over func()) {
 	if s.Silent == nil {
 		return func() {}
@@ -133,7 +129,7 @@ func (s *Scene) silent(client int) (over func()) {
 // alone reports whether one server answers all requests.
 func (s *Scene) alone() bool { return len(s.Servers.Servers) == 1 }
 
-// breaks marks that a fault has set in; the returned function marks its end.
+// breaks marks the beginning of a fault; heals marks its end.
 func (s *Scene) breaks(format string, args ...any) (heals func()) {
 	text := fmt.Sprintf(format, args...)
 	s.Mark(history.Breaks, text)

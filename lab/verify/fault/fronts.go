@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// frontFaults break what stands between clients and the store.
+// frontFaults break agents and servers between clients and the store.
 var frontFaults = []Fault{
 	{
 		ID: "f34", Name: "agent-kill", Does: "an agent is killed, and started again: its clients have lost their locks",
@@ -34,7 +34,7 @@ var frontFaults = []Fault{
 	},
 }
 
-// WithFronts are all faults, and those of what stands between clients and the store.
+// WithFronts are all faults, including those of agents and servers.
 func WithFronts() []Fault { return slices.Concat(All(), frontFaults) }
 
 func agents(s *Scene) string {

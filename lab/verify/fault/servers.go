@@ -209,7 +209,7 @@ func settled(faults []Fault) []Fault {
 	return faults
 }
 
-// able makes a Needs of something that the deployment may be able to do.
+// able makes a Needs for an ability that a deployment may lack.
 func able(lacks string, can func(*deploy.Deployment) bool) func(*Scene) string {
 	return func(s *Scene) string {
 		if s.Servers == nil || !can(s.Servers) {
@@ -230,8 +230,8 @@ var (
 // server draws a server.
 func (s *Scene) server() int { return s.Rand.IntN(len(s.Servers.Servers)) }
 
-// every does something again and again, and goes on if it fails: servers may be down.
-// It fails if nothing ever succeeded.
+// every calls do repeatedly, and continues after errors: servers may be down. It fails if no call
+// succeeded.
 func (s *Scene) every(ctx context.Context, gap, d time.Duration, do func() error) error {
 	var last error
 	done := false
@@ -251,13 +251,13 @@ func (s *Scene) every(ctx context.Context, gap, d time.Duration, do func() error
 	return last
 }
 
-// patience is how long a cluster may take to recover.
+// patience bounds the recovery of a cluster.
 const patience = time.Minute
 
-// await repeats ask until it returns nil. It goes on when ctx has ended: everything
-// must be whole before the next fault.
+// await repeats ask until it returns nil, even after the end of a context: all servers must work
+// before the next fault.
 func await(what string, ask func() error) error {
-	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // it polls: servers do not tell
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) { // it polls: servers send no event
 		err := ask()
 		if err == nil {
 			return nil
@@ -268,7 +268,7 @@ func await(what string, ask func() error) error {
 	}
 }
 
-// leads returns the server that leads, once that is not old; -1 if none does.
+// leads returns the leader once it is not old; -1 if there is none.
 func leads(d *deploy.Deployment, old int) (now int, err error) {
 	err = await("a new leader", func() error {
 		var err error
@@ -280,8 +280,7 @@ func leads(d *deploy.Deployment, old int) (now int, err error) {
 	return now, err
 }
 
-// elect makes another server take over as soon as the leader is silent, until the
-// returned function is called.
+// elect makes another server take over as soon as the leader is silent, until patient is called.
 func elect(d *deploy.Deployment) (patient func() error, err error) {
 	if d.Elect == nil {
 		return func() error { return nil }, nil
@@ -392,7 +391,7 @@ func loseMajority(ctx context.Context, s *Scene) error {
 	return errors.Join(append(errs, heal())...)
 }
 
-// shift makes a clock jump, and go on from there: a jump back would be the other fault.
+// shift makes a clock jump. The clock stays ahead or behind: a jump back would be the other fault.
 func shift(ctx context.Context, s *Scene, by time.Duration) error {
 	var errs []error
 	if s.Servers.Quorum { // of equal servers
@@ -426,7 +425,7 @@ func fillDisks(ctx context.Context, s *Scene) error {
 	for _, free := range heals {
 		errs = append(errs, free())
 	}
-	// Some servers end when they cannot write, others try again only after a minute.
+	// Some servers end when they cannot write; others retry only after a minute.
 	if len(s.Servers.Servers) > 0 {
 		errs = append(errs, deploy.RestartAll(s.Servers.Servers))
 	}

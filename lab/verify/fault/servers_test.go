@@ -21,21 +21,21 @@ import (
 	"github.com/batonhq/baton/open"
 )
 
-// site is a deployment with two clients, which do not talk TCP past a proxy.
+// site is a deployment with two clients, whose TCP connections all go through proxies.
 type site struct {
 	*deploy.Deployment
 	ttl    time.Duration
-	clocks []time.Duration // how far they were off before the fault
+	clocks []time.Duration // their offsets before the fault
 	leader int             // before the fault
 	held   *baton.Lease    // since before the fault
 	stores [2]driver.Store
 	locks  [2]*baton.Locker
 }
 
-// starting is held while servers start: all at once take longer.
+// starting is locked while servers start: all at once take longer.
 var starting sync.Mutex
 
-// openStore opens a store on a machine that may have something else to do.
+// openStore opens a store, on a machine that may be busy.
 func openStore(t *testing.T, url string) driver.Store {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
@@ -69,8 +69,8 @@ func newSite(t *testing.T, kind string) *site {
 	return s
 }
 
-// try locks and unlocks a key that no other client wants, within a time that is enough
-// if anything works.
+// try locks and unlocks a key that no other client wants, within a time that is enough if the store
+// works.
 func (s *site) try(ctx context.Context, client int, key string, within time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
@@ -95,7 +95,7 @@ func (s *site) serves(t *testing.T, key string) {
 	}
 }
 
-// looks are what is to be seen while a fault is there.
+// looks check that a fault is visible.
 var looks = map[string]func(t *testing.T, s *site){
 	"f10": func(t *testing.T, s *site) {
 		if len(s.Servers) == 1 {
@@ -114,7 +114,7 @@ var looks = map[string]func(t *testing.T, s *site){
 	"f16": func(t *testing.T, s *site) { s.jumped(t, -time.Hour) },
 	"f18": func(t *testing.T, s *site) {
 		for i, end := 0, time.Now().Add(time.Minute); time.Now().Before(end); i++ {
-			// A new key each time: a lock that was released may leave its room to the next one.
+			// A new key each time: a released lock may leave its space to the next one.
 			if err := s.try(t.Context(), 0, fmt.Sprint("full ", i), time.Second); err != nil {
 				return
 			}
@@ -132,7 +132,7 @@ var looks = map[string]func(t *testing.T, s *site){
 	"f33": func(*testing.T, *site) {},
 }
 
-// afterwards is what is to be seen when the fault is over.
+// afterwards are checks for the time after a fault.
 var afterwards = map[string]func(t *testing.T, s *site){
 	"f12": func(t *testing.T, s *site) {
 		if now, err := s.Leader(); err != nil || now == s.leader {
@@ -151,7 +151,7 @@ var afterwards = map[string]func(t *testing.T, s *site){
 	},
 }
 
-// remember looks at what the fault will change.
+// remember records the state that the fault will change.
 func (s *site) remember(t *testing.T, fault string) {
 	t.Helper()
 	var err error
@@ -182,7 +182,7 @@ func (s *site) noMajority(t *testing.T) {
 	}
 }
 
-// offsets are how far the servers' clocks are off, as clients see them.
+// offsets are the servers' clock errors, as clients see them.
 func (s *site) offsets(t *testing.T) (offsets []time.Duration) {
 	t.Helper()
 	for _, p := range s.Proxies(0) {
@@ -203,8 +203,7 @@ func (s *site) offsets(t *testing.T) (offsets []time.Duration) {
 	return offsets
 }
 
-// jumped reports an error unless the clock of one server in a quorum, or else of all,
-// jumped by want.
+// jumped reports an error unless the clock of one server in a quorum, or else of all, jumped by want.
 func (s *site) jumped(t *testing.T, want time.Duration) {
 	t.Helper()
 	jumps := 0
@@ -223,8 +222,8 @@ func (s *site) jumped(t *testing.T, want time.Duration) {
 	}
 }
 
-// stepped reports an error unless clocks stepped forward or back by more than it takes
-// to ask: the clock of one server in a quorum, or else of all.
+// stepped reports an error unless clocks stepped forward or back by more than a request takes: the
+// clock of one server in a quorum, or else of all.
 func (s *site) stepped(t *testing.T) {
 	t.Helper()
 	now, wanted, steps := s.offsets(t), 1, 0
@@ -241,17 +240,17 @@ func (s *site) stepped(t *testing.T) {
 	}
 }
 
-// Every fault breaks what it says on every kind that it can be had on, and when
-// it is over every client gets locks.
+// Every fault breaks what it says on every kind that supports it, and afterwards every client gets
+// locks.
 func TestServerFaults(t *testing.T) {
 	testserver.Long(t)
 	var kinds sync.WaitGroup
 	defer kinds.Wait()
 	for _, k := range deploy.Kinds {
 		if k.Name == "memory" {
-			continue // of one client, and without a server
+			continue // one client, and no server
 		}
-		// All at once: most of the time they wait for faults to pass.
+		// All at once: most of the time they wait for the end of faults.
 		kinds.Go(func() {
 			t.Run(k.Name, func(t *testing.T) {
 				s := newSite(t, k.Name)
@@ -312,7 +311,7 @@ func TestServerFaults(t *testing.T) {
 	}
 }
 
-// count counts what is done again and again.
+// count counts the calls of repeated actions.
 func count(d *deploy.Deployment) (*deploy.Deployment, *atomic.Int64) {
 	counted, calls := *d, new(atomic.Int64)
 	if d.Scripts != nil {
@@ -330,14 +329,14 @@ func count(d *deploy.Deployment) (*deploy.Deployment, *atomic.Int64) {
 	return &counted, calls
 }
 
-// unableTo is for a fault that lacks what a machine with all servers has.
+// unableTo handles a fault that needs what only a machine with all servers has.
 func unableTo(t *testing.T, f Fault, lacks string) {
 	t.Helper()
 	switch f.ID {
 	case "f15", "f16", "f29":
 		testserver.NewClock(t)
 	case "f32":
-		return // which these servers are not started for: deploy.TestStall
+		return // these servers are not started for it: see deploy.TestStall
 	case "f18":
 		if runtime.GOOS != "linux" || os.Geteuid() != 0 {
 			return
@@ -346,7 +345,7 @@ func unableTo(t *testing.T, f Fault, lacks string) {
 	t.Errorf("%s lacks %s", f.ID, lacks)
 }
 
-// When the context ends a fault does, and heals.
+// A fault ends with its context, and heals.
 func TestServerFaultsEndWithTheirContext(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, "redis")
@@ -357,7 +356,7 @@ func TestServerFaultsEndWithTheirContext(t *testing.T) {
 			Mark: func(history.MarkWhat, string) { cancel() },
 		}
 		if f.ID == "f25" {
-			cancel() // it waits before it breaks
+			cancel() // while the fault waits before it breaks
 		}
 		if f.Needs(scene) != "" {
 			cancel()

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// No process can be stopped here: Process.Signal fails with these.
+// No process can be stopped on this system: Process.Signal fails with these.
 const (
 	Stop     = syscall.Signal(0x13)
 	Continue = syscall.Signal(0x12)

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// The signals that stop a process, and let it go on.
+// The signals that stop a process, and let it continue.
 const (
 	Stop     = syscall.SIGSTOP
 	Continue = syscall.SIGCONT

@@ -35,9 +35,9 @@ func Find(names string) (Fault, error) {
 	return together(parts)
 }
 
-// together makes one fault of several. Each has its own clients to kill, stop and cut
-// off. A fault of all connections may heal early, with another one that heals some. At
-// most one of them may break servers: a server that is dead cannot be stopped.
+// together makes one fault of several. Each has its own clients to kill, stop and cut off. A fault of
+// all connections may heal early, together with another one that heals some. At most one of them may
+// break servers, because a dead server cannot be stopped.
 func together(parts []Fault) (f Fault, err error) {
 	slices.SortFunc(parts, func(a, b Fault) int { return strings.Compare(a.ID, b.ID) })
 	servers := ""
@@ -115,7 +115,7 @@ func expectAll(kind string, faults []string) (v Verdict, ok bool) {
 	return v, true
 }
 
-// signs are the signs from the strongest claim to none at all.
+// signs are the signs from the strongest claim to the weakest.
 var signs = []Sign{Holds, Bounded, Breaks, NoSuch}
 
 func weaker(a, b Sign) Sign {

@@ -49,7 +49,7 @@ func TestClaimsOfSeveral(t *testing.T) {
 	}
 }
 
-// Faults that are there together never stop the same client, and end together.
+// Faults that run together never stop the same client, and end together.
 func TestTogetherBreakOthers(t *testing.T) {
 	t.Parallel()
 	const parts, clients = 3, 8
@@ -65,7 +65,7 @@ func TestTogetherBreakOthers(t *testing.T) {
 				seen[i][n] = true
 			}
 			here <- struct{}{}
-			for len(here) < parts { // until the others have come as far
+			for len(here) < parts { // until the other faults are here
 				pause(ctx, time.Millisecond)
 			}
 			if i == 1 {

@@ -4,10 +4,9 @@ package history
 
 import "time"
 
-// Now is a clock that all processes of the machine share, in nanoseconds. Here
-// it is the wall clock: leave it alone during a run.
+// Now is a clock that all processes of the machine share, in nanoseconds. On this system it is the wall
+// clock: do not set it during a run.
 func Now() int64 { return time.Now().UnixNano() }
 
-// Ahead is by how much Now is ahead of a clock that other languages can read. Here it is
-// not known.
+// Ahead is Now minus a clock that other languages can read. On this system it is not known.
 func Ahead() int64 { return 0 }

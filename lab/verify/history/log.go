@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// A line is one event as it is written. Event decides which fields it has.
+// A line is one written event. Event decides which fields it has.
 type line struct {
 	Event event `json:"event"`
 	At    int64 `json:"at"`
@@ -46,9 +46,9 @@ const (
 	decided  event = "decided"
 )
 
-// A Log writes what one client does and sees. Every event is one write call, so that a
-// kill loses no earlier event. Its methods are safe for concurrent use; after an error
-// of the writer they do nothing, and Err returns it.
+// A Log writes the events of one client. Every event is one write call, so a kill loses no earlier event.
+// Its methods are safe for concurrent use; after an error of the writer they do nothing, and Err returns
+// it.
 type Log struct {
 	client int
 
@@ -82,8 +82,8 @@ func (l *Log) put(x line) {
 	l.err = cmp.Or(l.err, err)
 }
 
-// begin writes x as a new operation. Its instant is read before the operation begins,
-// however long the writing takes.
+// begin writes x as a new operation. Its instant is read before the operation begins, even if the
+// writing takes long.
 func (l *Log) begin(x line) Op {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,31 +104,30 @@ func (l *Log) Acquired(op Op, r Result, token int64, err error) {
 	l.write(line{Event: acquired, At: Now(), Op: op, Result: r, Token: token, Error: text(err)})
 }
 
-// Believes says that a lease was believed in at an instant: one that was read after the
-// attempt had returned, and before the lease was found valid. A lease that ended is
-// never valid again, so everything between two such instants was belief. However long
-// the client stops between its steps, the log claims nothing that was not so.
+// Believes says that a lease was valid at an instant that was read after the attempt returned, and
+// before the lease was found valid. A lease that ended is never valid again, so the lease was valid
+// between any two such instants. This holds even if the client stops for long between its steps.
 func (l *Log) Believes(op Op, at int64) { l.write(line{Event: believes, At: at, Op: op}) }
 
 // Releases is called right before a release.
 func (l *Log) Releases(op Op) { l.write(line{Event: releases, At: Now(), Op: op}) }
 
-// Released is called after the release returned: Granted if the lock was there.
+// Released is called after the release returned: Granted if the lock was still held.
 func (l *Log) Released(op Op, r Result, err error) {
 	l.write(line{Event: released, At: Now(), Op: op, Result: r, Error: text(err)})
 }
 
-// Loses is called when a lease was found lost.
+// Loses is called after a lease was found lost.
 func (l *Log) Loses(op Op, cause error) {
 	l.write(line{Event: loses, At: Now(), Op: op, Error: text(cause)})
 }
 
-// Asks is called right before a limiter is asked; d describes the request.
+// Asks is called right before a request to a limiter; d describes it.
 func (l *Log) Asks(d Decision) Op {
 	return l.begin(line{Event: asks, Key: d.Key, N: d.N, Waits: d.Waits, Patience: d.Patience})
 }
 
-// Decided is called after the limiter answered: at is Decision.At.
+// Decided is called after the limiter's answer: at is Decision.At.
 func (l *Log) Decided(op Op, r Result, left, at int64, err error) {
 	l.write(line{Event: decided, At: Now(), Op: op, Result: r, Left: left, Stored: at, Error: text(err)})
 }
@@ -145,8 +144,8 @@ func text(err error) string {
 	return err.Error()
 }
 
-// Read adds to h what a client wrote. It skips a last line that was cut off by a kill;
-// anything else that is not a log is an error.
+// Read adds a client's log to h. It skips a last line that a kill has truncated; any other invalid line
+// is an error.
 func (h *History) Read(r io.Reader) error {
 	holds, decisions := make(map[Op]int), make(map[Op]int)
 	torn := error(nil)
@@ -214,7 +213,7 @@ func (h *History) add(x line, holds, decisions map[Op]int) error {
 	return nil
 }
 
-// Sort puts everything into the order of its doc comment, after the last Read.
+// Sort sorts all fields in the order of their doc comments, after the last Read.
 func (h *History) Sort() {
 	slices.SortStableFunc(h.Holds, func(a, b Hold) int { return cmp.Compare(a.Called, b.Called) })
 	slices.SortStableFunc(h.Decisions, func(a, b Decision) int { return cmp.Compare(a.Called, b.Called) })

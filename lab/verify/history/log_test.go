@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// What a client writes is what is read, also after a kill in the middle of any
-// line.
+// Read returns the events that a client wrote, also after a kill in the middle of any line.
 func TestLogAndRead(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLog(&b, 3)
@@ -82,7 +81,7 @@ func TestReadTorn(t *testing.T) {
 	}
 }
 
-// A log whose file is full does not end the client, and does not hide it.
+// A log whose file is full does not end the client, and reports the error.
 func TestLogThatCannotBeWritten(t *testing.T) {
 	full := errors.New("no space")
 	l := NewLog(broken{full}, 1)

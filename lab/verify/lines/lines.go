@@ -1,5 +1,5 @@
-// Package lines keeps values in a file, one line of JSON for each. A process that adds
-// to it may be killed at any time: what was added before stays.
+// Package lines keeps values in a file, one line of JSON for each. A process that adds values may be
+// killed at any time: earlier values stay.
 package lines
 
 import (
@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// Load reads all values, none if there is no file. It skips a last line that was cut
-// off; any other line that is no value is an error.
+// Load reads all values, none if there is no file. It skips a last line that is truncated; any other
+// invalid line is an error.
 func Load[T any](path string) (all []T, err error) {
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,7 +39,7 @@ func Load[T any](path string) (all []T, err error) {
 	return all, lines.Err()
 }
 
-// Add adds values to the file. It makes the file, and its folder, if there is none.
+// Add adds values to the file. It makes the file, and its folder, if they are missing.
 func Add[T any](path string, all ...T) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -61,7 +61,7 @@ func Add[T any](path string, all ...T) error {
 	return f.Close()
 }
 
-// Replace replaces the file. It has either all old values or all new ones.
+// Replace replaces all values of the file, atomically.
 func Replace[T any](path string, all ...T) error {
 	next := path + ".new"
 	if err := os.RemoveAll(next); err != nil {

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// deafToTheEnd makes connections whose end is never seen.
+// deafToTheEnd makes connections that never see their end.
 func deafToTheEnd(l net.Listener) net.Listener { return deafListener{l} }
 
 type deafListener struct{ net.Listener }

@@ -12,14 +12,14 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// A self is a store as a wrong client uses it. It hides everything that the store
-// implements besides driver.Locks, driver.Watcher, driver.Inspector and limits.Store.
+// A self is a store as used by a wrong client. It hides all that the store implements besides
+// driver.Locks, driver.Watcher, driver.Inspector and limits.Store.
 type self struct {
 	driver.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
 	renew   func(context.Context, []driver.Claim, time.Duration) []driver.Renewal
 	release func(context.Context, driver.Claim) error
-	granted func(driver.Claim, driver.Grant) driver.Grant // what the client takes a grant for
+	granted func(driver.Claim, driver.Grant) driver.Grant // the grant in the client's view
 	deaf    bool
 	close   func() error
 	take    func(context.Context, limits.Request) (limits.Taken, error)
@@ -89,7 +89,7 @@ func breakKey(ctx context.Context, s driver.Store, key string) {
 	breaks(ctx, s.(driver.Inspector), key)
 }
 
-// silent reports whether an error leaves open that the store did what was asked.
+// silent reports whether an error leaves the effect of a request open.
 func silent(err error) bool {
 	return errors.Is(err, driver.ErrUnavailable) || errors.Is(err, driver.ErrUnknown) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
@@ -111,7 +111,7 @@ func trustsFailures(s driver.Store) driver.Store {
 	}}
 }
 
-// renewsNothing knows only from the answers to Acquire what it holds.
+// renewsNothing knows its locks only from the answers to Acquire.
 func renewsNothing(s driver.Store) driver.Store {
 	var held sync.Map // IDs
 	return self{
@@ -137,8 +137,8 @@ func renewsNothing(s driver.Store) driver.Store {
 	}
 }
 
-// asksFor makes the store count a shorter TTL than the client does. It is deaf, since
-// hints carry a TTL, too.
+// asksFor makes the store count a shorter TTL than the client. It is deaf, because hints carry a TTL,
+// too.
 func asksFor(part, of time.Duration) func(driver.Store) driver.Store {
 	return func(s driver.Store) driver.Store {
 		c := shortened(s, part, of)
@@ -147,7 +147,7 @@ func asksFor(part, of time.Duration) func(driver.Store) driver.Store {
 	}
 }
 
-// withTokens gives each claim another token, and keeps it while the claim stands.
+// withTokens gives each claim another token, which stays the same as long as the claim lives.
 func withTokens(s driver.Store, next func() int64) driver.Store {
 	var mu sync.Mutex
 	given := map[string]int64{}
@@ -189,7 +189,7 @@ func unlocksTwice(s driver.Store) driver.Store {
 	}}
 }
 
-// neverAsks renews its position and does not look at the answer.
+// neverAsks renews its position and ignores the answer.
 func neverAsks(s driver.Store) driver.Store {
 	var waiting sync.Map // IDs
 	return self{
@@ -292,7 +292,7 @@ func fallsOpen(s driver.Store) driver.Store {
 	}
 }
 
-// zombie goes on renewing, now and then, a claim that its caller has released.
+// zombie renews, now and then, a claim that its caller has released.
 func zombie(s driver.Store) driver.Store {
 	return self{Store: s, release: func(ctx context.Context, c driver.Claim) error {
 		if rand.N(20) > 0 {
@@ -310,7 +310,7 @@ func zombie(s driver.Store) driver.Store {
 	}}
 }
 
-// renewsTooLate does not renew every third claim until its time is over.
+// renewsTooLate renews every third claim only after its end.
 func renewsTooLate(s driver.Store) driver.Store {
 	return self{Store: s, deaf: true, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		all := s.Renew(ctx, claims, ttl)
@@ -323,7 +323,7 @@ func renewsTooLate(s driver.Store) driver.Store {
 	}}
 }
 
-// hasty takes no answer that takes longer than one from nearby.
+// hasty rejects answers that take longer than those of a near store.
 func hasty(s driver.Store) driver.Store {
 	return self{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		ctx, cancel := context.WithTimeout(ctx, 250*time.Millisecond)
@@ -332,7 +332,7 @@ func hasty(s driver.Store) driver.Store {
 	}}
 }
 
-// asksOnce renews nothing any more after a renewal had no answer.
+// asksOnce stops renewing after a renewal without an answer.
 func asksOnce(s driver.Store) driver.Store {
 	var silent atomic.Bool
 	return self{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {

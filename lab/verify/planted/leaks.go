@@ -30,7 +30,7 @@ func leavesDescriptor(s driver.Store) driver.Store {
 	}}
 }
 
-// leaves locks something else at the first release, and forgets it.
+// leaves locks another key at the first release, and forgets it.
 func leaves(name func(key string) string) func(driver.Store) driver.Store {
 	return func(s driver.Store) driver.Store {
 		var once sync.Once
@@ -48,7 +48,7 @@ func aside(key string) string { return key + ".aside" }
 
 func elsewhere(string) string { return "elsewhere" }
 
-// remembersKeys keeps something for every key that it is asked for.
+// remembersKeys keeps memory for every key.
 func remembersKeys(s driver.Store) driver.Store {
 	var known sync.Map
 	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
@@ -63,7 +63,7 @@ func remembersKeys(s driver.Store) driver.Store {
 func leavesRows(s driver.Store) driver.Store {
 	return self{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		seen := limits.Take{Key: driver.NewID(), Limit: limits.Limit{Algorithm: limits.FixedWindow, N: 1, Period: time.Hour}, Cost: 1}
-		_, _ = s.(limits.Store).Take(ctx, limits.Request{Takes: []limits.Take{seen}}) // the caller may have gone
+		_, _ = s.(limits.Store).Take(ctx, limits.Request{Takes: []limits.Take{seen}}) // the caller may have canceled
 		return s.Acquire(ctx, r)
 	}}
 }

@@ -25,7 +25,7 @@ func takesNothing(s driver.Store) driver.Store {
 	})
 }
 
-// remembersAllowed does not ask again for half a second.
+// remembersAllowed answers from memory for half a second.
 func remembersAllowed(s driver.Store) driver.Store {
 	type memory struct {
 		taken limits.Taken
@@ -50,8 +50,7 @@ func remembersAllowed(s driver.Store) driver.Store {
 	})
 }
 
-// givesTurnsAnyway reserves a turn even for a request that it refuses because the turn
-// comes too late.
+// givesTurnsAnyway reserves a turn even for a request that it refuses because the turn is too late.
 func givesTurnsAnyway(s driver.Store) driver.Store {
 	return limiting(s, func(ctx context.Context, r limits.Request) (limits.Taken, error) {
 		longest := r.TurnWithin
@@ -75,7 +74,7 @@ func looksGiveBack(s driver.Store) driver.Store {
 		if err == nil && r.Takes[0].Cost == 0 {
 			back := limits.Request{Mode: limits.GiveBack, At: t.At, Takes: append([]limits.Take(nil), r.Takes...)}
 			back.Takes[0].Cost = 3
-			_, _ = store.Take(ctx, back) // or not, if nothing was taken
+			_, _ = store.Take(ctx, back) // an error means that nothing was taken
 		}
 		return t, err
 	})

@@ -1,6 +1,6 @@
-// Package planted holds defects that lock services and their clients have had, for the
-// harness to find: a harness that does not find them proves nothing when it finds
-// nothing. Only its tests import it.
+// Package planted has defects that lock services and their clients have had, for the verification to
+// find: a verification that does not find them proves nothing when it finds no others. Only its tests
+// import it.
 package planted
 
 import (
@@ -14,33 +14,30 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A Defect is one mistake, in the store that is served to all clients or in the way in
-// which each of them uses it.
+// A Defect is one mistake, in the store that is served to all clients, or in each client's use of it.
 type Defect struct {
 	Name   string
 	Fault  string        // the ID of the fault under which it shows
-	Breaks check.Promise // the promise that is seen to break, of all that may
-	Check  string        // the check that finds it, if it is one alone
+	Breaks check.Promise // the promise that is seen to break; others may, too
+	Check  string        // the check that finds it, if it is always the same
 	Local  string        // the kind of servers under which it shows, if Store is nil
-	Keys   int           // how many locks, if it shows only with that number
+	Keys   int           // the number of locks, if the defect depends on it
 
-	TTL   time.Duration // if it shows only with this
-	Keeps bool          // a right store loses no lease under the fault
+	TTL   time.Duration // if the defect depends on it
+	Keeps bool          // a correct store loses no lease under the fault
 
-	// Ways are those of verify.Config. A client in another language has a defect of its own.
+	// Ways are those of verify.Config. Clients in other languages have defects of their own.
 	Ways []string
-	// Listen spoils the connections of agents. Nil changes nothing.
+	// Listen adds the defect to the connections of agents. Nil changes nothing.
 	Listen func(net.Listener) net.Listener
 
-	// Store returns the store that is served: locks, and limits if it is a
-	// limits.Store.
+	// Store returns the served store: locks, and limits if it is a limits.Store.
 	Store func() driver.Locks
-	// Spoil is what each client makes of the store that it has opened. Nil changes
-	// nothing.
+	// Spoil adds the defect to the store that a client has opened. Nil changes nothing.
 	Spoil func(driver.Store) driver.Store
 }
 
-// All are the defects. Their names say what is done.
+// All are the defects. A name says what the store or client does.
 var All = []Defect{
 	// The store decides wrongly about locks.
 	store("never expires", "f02", check.Lively, bug(badstores.NeverExpires)),
@@ -64,7 +61,7 @@ var All = []Defect{
 	store("its clock goes too fast", "f06", check.Exclusive, spoilt(fastClock)),
 	{Name: "grants the last in line", Fault: "f01", Breaks: check.Lively, Check: "overtaken", Keys: 1, Store: bug(badstores.LastInFirstOut)},
 
-	// The client deceives itself about locks.
+	// The client is wrong about its locks.
 	client("takes a failed renewal for a renewal", "f06", check.Exclusive, trustsFailures),
 	client("renews nothing", "f01", check.Exclusive, renewsNothing),
 	client("counts the TTL from an answer that was slow", "f06", check.Exclusive, asksFor(7, 10)),
@@ -83,7 +80,7 @@ var All = []Defect{
 
 	{Name: "renews too late", Fault: "f01", Breaks: check.Lively, Check: "lost", Store: Right, Spoil: renewsTooLate},
 
-	// What is far, slow, hung or forgotten.
+	// Other faults: a far, slow, hung or restarted store, a clock that steps.
 	{Name: "asks a connection for ever that is dead", Fault: "f26", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right},
 	{Name: "gives up what takes long, and is far away", Fault: "f27", Breaks: check.Lively, Check: "lost", TTL: 10 * time.Second, Keeps: true, Store: Right, Spoil: hasty},
 	{Name: "gives up what takes long, of a server that is slow", Fault: "f28", Breaks: check.Lively, Check: "lost", Keeps: true, Store: Right, Spoil: hasty},
@@ -92,14 +89,14 @@ var All = []Defect{
 	{Name: "forgets everything when all restart", Fault: "f31", Breaks: check.Exclusive, Local: "redis-nopersist"},
 	{Name: "does not ask a second time", Fault: "f33", Breaks: check.Lively, Check: "lost", Local: "etcd3", TTL: 6 * time.Second, Keeps: true, Spoil: asksOnce},
 
-	// What uses the agent or the server in another language, and the agent itself.
+	// The client in another language, or the agent.
 	{Name: "ignores the loss, by the agent", Fault: "f06", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"agent"}},
 	{Name: "ignores the loss, over HTTP", Fault: "f04", Breaks: check.Exclusive, Local: "redis", Keys: 1, Ways: []string{"http"}},
 	{Name: "counts from the receipt, by the agent", Fault: "f35", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"agent"}},
 	{Name: "counts from the receipt, over HTTP", Fault: "f01", Breaks: check.Exclusive, Local: "sqlite", Keys: 1, Ways: []string{"http"}},
 	{Name: "an agent does not see that a client has died", Fault: "f02", Breaks: check.Lively, Local: "sqlite", Ways: []string{"agent"}, Listen: deafToTheEnd},
 
-	// Something is left.
+	// A leak.
 	leak("leaves a goroutine behind", "goroutines", leavesGoroutine),
 	leak("leaves a descriptor open", "descriptors", leavesDescriptor),
 	leak("does not close its connection", "connections", leavesConnection),
@@ -117,7 +114,7 @@ var All = []Defect{
 	leak("gives turns to those whom it refuses", "share", givesTurnsAnyway),
 }
 
-// Find returns the defect of a name.
+// Find returns the defect with that name.
 func Find(name string) (Defect, bool) {
 	for _, d := range All {
 		if d.Name == name {
@@ -148,7 +145,7 @@ func spoilt(spoil func(*memstore.Store) driver.Locks) func() driver.Locks {
 	return func() driver.Locks { return spoil(memstore.New()) }
 }
 
-// limitBug has the bug in its limits and is right about locks.
+// limitBug has the bug in its limits and correct locks.
 func limitBug(b badstores.Bug) func() driver.Locks {
 	type rates = limits.Store
 	type both struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// A wrong is a right store with some calls replaced. It tells no holder that the lock
-// is lost: a store that is wrong like this does not know.
+// A wrong is a correct store with some calls replaced. It never tells a holder of a loss, because a
+// store with such a defect does not know of it.
 type wrong struct {
 	*memstore.Store
 	acquire func(context.Context, driver.Request) (driver.Grant, error)
@@ -52,13 +52,12 @@ func (w wrong) Watch(c driver.Claim, wake func(driver.Hint)) func() {
 	})
 }
 
-// breaks frees what is held under a key, for any holder, as a delete does that compares
-// nothing.
+// breaks frees a key, for any holder, like an unconditional delete.
 func breaks(ctx context.Context, s driver.Inspector, key string) {
-	_, _ = s.Break(ctx, key) // if nothing is held, nothing is deleted
+	_, _ = s.Break(ctx, key) // an error means that no lock was held
 }
 
-// Redis with an evicting maxmemory-policy.
+// Like Redis with an evicting maxmemory-policy.
 func evicts(s *memstore.Store) driver.Locks {
 	var n atomic.Int64
 	var last atomic.Pointer[string]
@@ -129,13 +128,13 @@ func rank() func(key string, token int64) int64 {
 	}
 }
 
-// As ZooKeeper's sequence, a signed number of 32 bits.
+// Like ZooKeeper's sequence, a signed number of 32 bits.
 func tokensWrap(s *memstore.Store) driver.Locks {
 	number := rank()
 	return tokens(s, func(key string, token int64) int64 { return number(key, token)%16 + 1 })
 }
 
-// As INCR on a primary whose replica had not yet received it.
+// Like INCR on a primary whose replica had not yet received it.
 func counterLost(s *memstore.Store) driver.Locks {
 	number := rank()
 	return tokens(s, func(key string, token int64) int64 {
@@ -147,7 +146,7 @@ func counterLost(s *memstore.Store) driver.Locks {
 	})
 }
 
-// As DEL of the key, whatever its value is.
+// Like DEL of the key, whatever its value is.
 func releasesByName(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, release: func(ctx context.Context, c driver.Claim) error {
 		err := s.Release(ctx, c)
@@ -158,8 +157,7 @@ func releasesByName(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// If the answer to a request got lost, its repetition takes the grant away, or the
-// grant of the present holder.
+// After a lost answer, the repeated request takes the grant away, or that of the present holder.
 func grantsRetryAnew(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, acquire: func(ctx context.Context, r driver.Request) (driver.Grant, error) {
 		if r.Retry {
@@ -169,8 +167,7 @@ func grantsRetryAnew(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// Every third lock is never renewed: as a primary that says yes, and no replica
-// receives it.
+// Every third lock is never renewed: like a primary that says yes, and no replica receives it.
 func renewsLater(s *memstore.Store) driver.Locks {
 	return wrong{Store: s, renew: func(ctx context.Context, claims []driver.Claim, ttl time.Duration) []driver.Renewal {
 		all := make([]driver.Renewal, len(claims))
@@ -187,7 +184,7 @@ func renewsLater(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// other is as for the store itself, which finds hints by the changed claim, too.
+// other works for the store, too: it also finds hints by the changed claim.
 func other(s *memstore.Store, of func(driver.Claim) driver.Claim) driver.Locks {
 	c := as(s, of)
 	return wrong{
@@ -224,13 +221,13 @@ func freesAll(s *memstore.Store) driver.Locks {
 	}}
 }
 
-// As a server's clock that gains on its clients' clocks: half a second in each.
+// Like a server's clock that gains on its clients' clocks: half a second in each.
 func fastClock(s *memstore.Store) driver.Locks {
 	shorter := shortened(s, 1, 2)
 	return wrong{Store: s, acquire: shorter.acquire, renew: shorter.renew}
 }
 
-// shortened makes the store count only a part of each TTL, and say that it was all.
+// shortened makes the store count only a part of each TTL, and report all of it.
 func shortened(s driver.Locks, part, of time.Duration) self {
 	count := func(ttl time.Duration) time.Duration { return max(ttl*part/of, s.Traits().MinTTL) }
 	return self{
@@ -255,8 +252,8 @@ func shortened(s driver.Locks, part, of time.Duration) self {
 	}
 }
 
-// A TTL in seconds that is counted as a longer one: its holder renews it in time, and
-// when the holder has died the lock stays taken.
+// A TTL in seconds counts as a longer one: the holder renews in time, but after its death the lock
+// stays taken.
 func expiresLate(s *memstore.Store) driver.Locks {
 	const late = 6 * time.Second
 	return wrong{

@@ -10,15 +10,14 @@ import (
 	"github.com/batonhq/baton/lab/verify/fault"
 )
 
-// A Cell is what is known and what is claimed of a kind of store under a fault.
+// A Cell has the results and the claim of a kind of store under a fault.
 type Cell struct {
 	Sum
 	Claim   fault.Verdict
 	Claimed bool
 }
 
-// Cells returns all cells, by kind and fault. It leaves out kinds and faults that no
-// longer exist.
+// Cells returns all cells, by kind and fault. It leaves out kinds and faults that no longer exist.
 func Cells(all Sums) map[[2]string]*Cell {
 	table := make(map[[2]string]*Cell)
 	for _, k := range deploy.Kinds {
@@ -35,11 +34,11 @@ func Cells(all Sums) map[[2]string]*Cell {
 	return table
 }
 
-// Runs is how many runs came to a verdict.
+// Runs is the number of runs with a verdict.
 func (c *Cell) Runs() int { return len(c.Seeds) }
 
-// String is the cell in the table: the claim, the number of runs that were checked, and
-// what broke in how many of them.
+// String is the cell in the table: the claim, the number of checked runs, and the promises that broke,
+// with the number of runs.
 func (c *Cell) String() string {
 	switch {
 	case !c.Claimed || c.Claim.E == fault.NoSuch:
@@ -61,7 +60,7 @@ func (c *Cell) String() string {
 	return s
 }
 
-// Wrong returns the promises that must hold and did not.
+// Wrong returns the promises that must hold and broke.
 func (c *Cell) Wrong() (found []check.Promise) {
 	for _, p := range verify.Promises {
 		if c.Claim.Of(p) == fault.Holds && c.BrokeIn(p) > 0 {

@@ -1,7 +1,6 @@
-// Package results keeps what the verification found. A run leaves one line of
-// JSON in a record that stays on the machine where it ran. The repository keeps
-// the sums of all runs: one line for each kind of store and fault, so that the
-// file does not grow with the number of runs.
+// Package results keeps the results of the verification. A run adds one line of JSON to a record that
+// stays on its machine. The repository has the sums of all runs: one line for each kind of store and
+// fault, so the file does not grow with the number of runs.
 package results
 
 import (
@@ -17,20 +16,20 @@ import (
 	"github.com/batonhq/baton/lab/verify/lines"
 )
 
-// A Result is one run, as the record keeps it.
+// A Result is one run in the record.
 type Result struct {
 	Kind    string                 `json:"kind"`
 	Fault   string                 `json:"fault"`
 	Seed    uint64                 `json:"seed"`
-	Commit  string                 `json:"commit,omitempty"` // of the code that ran
+	Commit  string                 `json:"commit,omitempty"` // of the code of the run
 	Verdict verify.Verdict         `json:"verdict"`
 	Kept    map[check.Promise]bool `json:"kept,omitempty"`
-	Broke   []string               `json:"broke,omitempty"` // what was seen, the first two for each promise
+	Broke   []string               `json:"broke,omitempty"` // the first two violations of each promise
 	Why     []string               `json:"why,omitempty"`
 	Counts
 }
 
-// Counts is how much happened.
+// Counts are those of a run.
 type Counts struct {
 	Attempts  int `json:"attempts"`
 	Granted   int `json:"granted"`
@@ -49,7 +48,7 @@ func (c *Counts) add(d Counts) {
 	c.Killed += d.Killed
 }
 
-// Of returns what is kept of a trial.
+// Of returns the Result of a trial.
 func Of(kind string, seed uint64, commit string, t *verify.Trial) Result {
 	r := Result{
 		Kind: kind, Fault: t.Fault, Seed: seed, Commit: commit, Verdict: t.Verdict, Kept: t.Promises, Why: t.Why,
@@ -72,18 +71,18 @@ type Sum struct {
 	Kind     string                 `json:"kind"`
 	Fault    string                 `json:"fault"`
 	Commit   string                 `json:"commit,omitempty"`   // of the code of the run that was added last
-	Seeds    []uint64               `json:"seeds,omitempty"`    // of the runs that came to a verdict
-	Invalid  []uint64               `json:"invalid,omitempty"`  // of the runs that have to be tried again
+	Seeds    []uint64               `json:"seeds,omitempty"`    // of the runs with a verdict
+	Invalid  []uint64               `json:"invalid,omitempty"`  // of the runs that must be repeated
 	Skipped  []uint64               `json:"skipped,omitempty"`  // of the runs that cannot be made,
 	Why      string                 `json:"why,omitempty"`      // and the reason
 	Verdicts map[verify.Verdict]int `json:"verdicts,omitempty"` // of the runs in Seeds
-	Looked   map[check.Promise]int  `json:"looked,omitempty"`   // in how many of them the promise was checked
+	Looked   map[check.Promise]int  `json:"looked,omitempty"`   // in how many of these the promise was checked
 	Broke    map[string]int         `json:"broke,omitempty"`    // in how many runs these promises broke together: "E", "EL"
-	Texts    []string               `json:"texts,omitempty"`    // of a claim that was seen broken, the first three
+	Texts    []string               `json:"texts,omitempty"`    // the first three violations of a claim
 	Counts
 }
 
-// Sums are all sums, by kind and fault.
+// Sums are the sums by kind and fault.
 type Sums map[[2]string]*Sum
 
 // Load reads the sums.
@@ -102,7 +101,7 @@ func Load(path string) (Sums, error) {
 	return all, nil
 }
 
-// Save writes the sums, in order. It keeps only the texts that the page shows.
+// Save writes the sums, in order, with only those texts that the page shows.
 func (all Sums) Save(path string) error {
 	table := Cells(all)
 	list := make([]Sum, 0, len(all))
@@ -119,15 +118,13 @@ func (all Sums) Save(path string) error {
 	return lines.Replace(path, list...)
 }
 
-// Done reports whether a run need not be made any more. A run that was invalid is made
-// again.
+// Done reports whether a run has a result. An invalid run must be repeated.
 func (all Sums) Done(kind, fault string, seed uint64) bool {
 	s := all[[2]string{kind, fault}]
 	return s != nil && (slices.Contains(s.Seeds, seed) || slices.Contains(s.Skipped, seed))
 }
 
-// Add adds runs. It skips runs that are done already, so that a record can be added
-// again.
+// Add adds runs. It skips runs that are done, so a record can be added repeatedly.
 func (all Sums) Add(runs ...Result) {
 	for _, r := range runs {
 		if all.Done(r.Kind, r.Fault, r.Seed) {
@@ -178,7 +175,7 @@ func with(seeds []uint64, seed uint64) []uint64 {
 	return slices.Sorted(slices.Values(append(seeds, seed)))
 }
 
-// BrokeIn is in how many runs a promise broke.
+// BrokeIn is the number of runs in which a promise broke.
 func (s *Sum) BrokeIn(p check.Promise) (runs int) {
 	for promises, n := range s.Broke {
 		if strings.Contains(promises, string(p)) {
@@ -188,7 +185,7 @@ func (s *Sum) BrokeIn(p check.Promise) (runs int) {
 	return runs
 }
 
-// Breaches is in how many runs a promise broke that must hold.
+// Breaches is the number of runs in which a promise broke that must hold.
 func (s *Sum) Breaches(claim fault.Verdict) (runs int) {
 	for promises, n := range s.Broke {
 		if slices.ContainsFunc(verify.Promises, func(p check.Promise) bool {

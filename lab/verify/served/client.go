@@ -15,18 +15,18 @@ import (
 	"github.com/batonhq/baton/driver/limits"
 )
 
-// A Store is a store that another process serves.
+// A Store is a client of a Server.
 type Store struct {
 	addr   string
 	traits driver.Traits
 
 	mu     sync.Mutex
-	link   *link // nil if there is none
+	link   *link // nil without a connection
 	last   uint64
 	closed bool
 }
 
-// limited is a Store that has limits as well.
+// limited is a Store with limits.
 type limited struct{ *Store }
 
 var (
@@ -37,8 +37,8 @@ var (
 	_ limits.Store      = limited{}
 )
 
-// Dial connects to a Server. The store is a limits.Store if the one that is served is.
-// If the connection breaks, the next call makes another.
+// Dial connects to a Server. The store is a limits.Store if the served one is. If the connection
+// breaks, the next call makes another.
 func Dial(ctx context.Context, addr string) (driver.Store, error) {
 	s := &Store{addr: addr}
 	a, err := s.call(ctx, request{Do: doTraits})
@@ -46,7 +46,7 @@ func Dial(ctx context.Context, addr string) (driver.Store, error) {
 		err = fmt.Errorf("%w: %s is no store", driver.ErrUnavailable, addr)
 	}
 	if err != nil {
-		_ = s.Close() // which cannot fail
+		_ = s.Close() // it never fails
 		return nil, err
 	}
 	s.traits = a.Traits.Traits
@@ -67,7 +67,7 @@ type link struct {
 	broken  bool
 }
 
-// connected returns the connection, and the number for a request on it.
+// connected returns the connection, and the number of a new request on it.
 func (s *Store) connected(ctx context.Context) (*link, uint64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +157,8 @@ func (s *Store) call(ctx context.Context, q request) (answer, error) {
 	}
 }
 
-// send writes a request. If that fails the connection has broken, which read sees. It
-// may wait for a peer that does not read, but not for long: requests are small.
+// send writes a request. An error means that the connection has broken, which read notices. send may
+// wait for a peer that does not read, but not for long: requests are small.
 func (l *link) send(q request) {
 	l.out.mu.Lock()
 	defer l.out.mu.Unlock()
@@ -291,7 +291,7 @@ func (s *Store) Close() error {
 	defer s.mu.Unlock()
 	s.closed = true
 	if s.link != nil {
-		_ = s.link.conn.Close() // read sees it
+		_ = s.link.conn.Close() // read notices it
 	}
 	return nil
 }

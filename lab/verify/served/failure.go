@@ -17,7 +17,7 @@ var plain = map[string]error{
 	"unsupported": errors.ErrUnsupported, "canceled": context.Canceled, "deadline": context.DeadlineExceeded,
 }
 
-// A failure is an error on the wire.
+// A failure is an error in an answer.
 type failure struct {
 	Text     string
 	Plain    string

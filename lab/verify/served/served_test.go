@@ -60,7 +60,7 @@ func TestLimits(t *testing.T) {
 	}})
 }
 
-// A store without limits is none from afar.
+// A store without limits has none for clients, either.
 func TestWithoutLimits(t *testing.T) {
 	t.Parallel()
 	if _, ok := dial(t, serve(t, badstores.New("")).Addr()).(limits.Store); ok {
@@ -68,8 +68,8 @@ func TestWithoutLimits(t *testing.T) {
 	}
 }
 
-// A request whose answer is lost has happened, and the error says that it may
-// have; the next one makes a new connection.
+// A request whose answer is lost has happened, and the error says that it may have; the next request
+// makes a new connection.
 func TestLostAnswer(t *testing.T) {
 	t.Parallel()
 	proxy := faultproxy.New(t, serve(t, memstore.New()).Addr())
@@ -94,7 +94,7 @@ func TestLostAnswer(t *testing.T) {
 	proxy.Heal()
 	proxy.Refuse()
 	proxy.Cut()
-	for err = errors.New("not asked"); !errors.Is(err, driver.ErrUnavailable); { // what was cut is noticed by and by
+	for err = errors.New("not asked"); !errors.Is(err, driver.ErrUnavailable); { // a broken connection is noticed after a while
 		if err = s.Release(t.Context(), r.Claim); err == nil || errors.Is(err, driver.ErrLost) {
 			t.Fatalf("released although nobody listens: %v", err)
 		}

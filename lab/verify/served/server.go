@@ -1,8 +1,7 @@
-// Package served makes a store that lives in one process available to other processes
-// of the machine, over TCP. So a store in memory, and stores that are wrong on purpose,
-// can be verified as servers are, with clients that are killed and stopped and
-// connections that are cut. It is not meant for anything else: a process that can
-// connect may do everything.
+// Package served makes the store of one process available to other processes of the machine, over TCP.
+// So stores in memory, and stores with defects, can be verified like servers, with clients that are
+// killed and stopped and connections that are cut. It is only for that: any process that can connect
+// has full access.
 package served
 
 import (
@@ -61,7 +60,7 @@ type answer struct {
 
 type traits struct {
 	driver.Traits
-	Limits bool // whether the store limits as well
+	Limits bool // the store has limits
 }
 
 type renewal struct {
@@ -79,9 +78,9 @@ type Server struct {
 	stop    context.CancelFunc
 }
 
-// Serve serves a store until Close, to every process that connects to Addr. Besides
-// driver.Locks it serves what the store implements of driver.Watcher,
-// driver.Downgrader, driver.Inspector and limits.Store.
+// Serve serves a store until Close, to every process that connects to Addr. Besides driver.Locks it
+// serves driver.Watcher, driver.Downgrader, driver.Inspector and limits.Store if the store implements
+// them.
 func Serve(store driver.Locks) (*Server, error) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -101,18 +100,18 @@ func Serve(store driver.Locks) (*Server, error) {
 	return s, nil
 }
 
-// Addr is where it listens: "127.0.0.1:port".
+// Addr is its address: "127.0.0.1:port".
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Close ends all connections and returns when no connection is served any more.
+// Close ends all connections and returns after their last request.
 func (s *Server) Close() {
 	s.stop()
-	_ = s.ln.Close() // nothing is lost with it
+	_ = s.ln.Close() // an error has no effect
 	s.serving.Wait()
 }
 
-// serve answers one client. A request is carried out even if the connection has ended
-// meanwhile, as in any server.
+// serve answers one client. It carries a request out even if the connection has ended meanwhile, like
+// any server.
 func (s *Server) serve(c net.Conn) {
 	end := context.AfterFunc(s.ctx, func() { c.Close() })
 	defer end()
@@ -148,8 +147,7 @@ func (s *Server) serve(c net.Conn) {
 	}
 }
 
-// A writer writes whole answers. An answer that cannot be written is lost with its
-// connection.
+// A writer writes complete answers. An answer that cannot be written is lost with its connection.
 type writer struct {
 	mu  sync.Mutex
 	enc *gob.Encoder
@@ -184,7 +182,7 @@ func (s *Server) call(q request) (a answer) {
 	return a
 }
 
-// extra makes the calls that not every store has.
+// extra makes the calls that only some stores have.
 func (s *Server) extra(q request, a *answer) (err error) {
 	inspector, inspects := s.store.(driver.Inspector)
 	downgrader, downgrades := s.store.(driver.Downgrader)

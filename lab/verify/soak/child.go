@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// childEnv tells this program that it is the load, and on which store.
+// childEnv is set in a child, to the URL of the store.
 const childEnv = "BATON_SOAK_URL"
 
 // The orders for the child. It answers each with a reading, on one line.
@@ -21,10 +21,10 @@ const (
 	sayRead  = "read"
 	sayStart = "start"
 	sayCalm  = "calm"  // use no new names
-	sayClose = "close" // end the work and close the stores
+	sayClose = "close" // stop the work and close the stores
 )
 
-// plant makes the child leak something at each reading, in tests.
+// plant leaks something at each reading of the child, in tests.
 var plant = func(*load) error { return nil }
 
 // childMain does not return if this process is a child.
@@ -40,8 +40,8 @@ func childMain() {
 	os.Exit(0)
 }
 
-// obey opens a store and carries out orders until its input ends. Its first answer is a
-// reading from before it opens the store.
+// obey opens a store and carries out orders until its input ends. Its first answer is a reading from
+// before the store was opened.
 func obey(url, rate string, in io.Reader, out io.Writer) error {
 	perSecond, err := strconv.ParseFloat(rate, 64)
 	if err != nil {
@@ -73,7 +73,7 @@ func obey(url, rate string, in io.Reader, out io.Writer) error {
 			if err := l.close(); err != nil {
 				return fmt.Errorf("close: %w", err)
 			}
-			// What clients leave running ends in a moment.
+			// Goroutines of closed clients end within a moment.
 			for range 100 {
 				if r, err := read(); err != nil || r.Goroutines <= before.Goroutines && r.Files <= before.Files {
 					break
@@ -129,7 +129,7 @@ func startChild(ctx context.Context, url string, rate float64) (*child, reading,
 	return c, before, nil
 }
 
-// say tells the child something and returns its answer.
+// say sends an order to the child and returns its answer.
 func (c *child) say(word string) (reading, error) {
 	if _, err := io.WriteString(c.in, word+"\n"); err != nil {
 		return reading{}, err

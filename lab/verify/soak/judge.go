@@ -9,9 +9,8 @@ import (
 	"github.com/batonhq/baton/lab/measure"
 )
 
-// A slack is how much a series may rise before that counts as growth: by by, or by the
-// part part, whichever is more. It allows for noise, and for what takes longer than the
-// warm-up to reach its size.
+// A slack is how much a series may rise before that counts as growth: by by, or by the part part,
+// whichever is more. It allows for noise, and for values that settle only after the warm-up.
 type slack struct {
 	by   float64
 	part float64
@@ -21,11 +20,11 @@ type slack struct {
 const (
 	goroutines   = "goroutines"
 	heap         = "heap"          // bytes in use after a collection
-	files        = "files"         // that the program has open, connections included
+	files        = "files"         // open in the program, including connections
 	connections  = "connections"   // of the program
-	keys         = "keys"          // or rows, or nodes, for any purpose
+	keys         = "keys"          // or rows, or nodes, of any kind
 	serverMemory = "server memory" // bytes of all processes of the servers, shared memory counted once
-	serverFiles  = "server files"  // that the servers have open, connections included
+	serverFiles  = "server files"  // open in the servers, including connections
 )
 
 // series lists them in the order in which they are shown.
@@ -41,25 +40,24 @@ var slacks = map[string]slack{
 	serverFiles:  {8, 0.1},
 }
 
-// warmUp is the part of the load, from its beginning, that is left out.
+// warmUp is the part of the load, from its beginning, that is not judged.
 const warmUp = 0.4
 
-// enough is how many samples are needed for a verdict.
+// enough is the number of samples for a verdict.
 const enough = 9
 
-// A span is what a series did after the warm-up.
+// A span describes a series after the warm-up.
 type span struct {
 	First float64 `json:"first"` // median of the first third
 	Last  float64 `json:"last"`  // median of the last third
 	Most  float64 `json:"most"`
-	// Pace is how many times as much was done in the last third as in the first.
+	// Pace is the work of the last third divided by that of the first.
 	Pace float64 `json:"pace"`
-	// Unjudged says why it is only shown.
+	// Unjudged is the reason why the series is only shown.
 	Unjudged string `json:"unjudged,omitempty"`
 }
 
-// spanOf splits what follows the warm-up into thirds. ops is how much had been done by
-// the time of each sample.
+// spanOf splits the samples after the warm-up into thirds. ops has the operations until each sample.
 func spanOf(values, ops []float64) span {
 	begin := int(float64(len(values)) * warmUp)
 	values, ops = values[begin:], ops[begin:]
@@ -75,11 +73,10 @@ func spanOf(values, ops []float64) span {
 	return s
 }
 
-// grew reports whether the series ends higher than noise explains. One value that is
-// far off moves no median, and a series that goes up and down has the same median in
-// each third, if its period is shorter than a third. The number of keys that will still
-// go may rise with the pace at which the store, or a machine that is less busy, let the
-// load make them.
+// grew reports whether the series ends higher than noise explains. One outlier moves no median, and a
+// series that goes up and down has the same median in each third, if its period is shorter than a third.
+// The number of keys that will still expire may rise with the pace: the load makes more of them on a
+// faster store, or a less busy machine.
 func (s span) grew(name string) bool {
 	k, first := slacks[name], s.First
 	if name == keys {
@@ -88,7 +85,7 @@ func (s span) grew(name string) bool {
 	return s.Unjudged == "" && s.Last > first+math.Max(k.by, k.part*first)
 }
 
-// keptFor is how long a key that is no longer used may stay.
+// keptFor is how long an unused key may stay.
 func keptFor(kind string) time.Duration {
 	switch kind {
 	case "postgres", "mariadb":
@@ -101,13 +98,12 @@ func keptFor(kind string) time.Duration {
 	return 20 * time.Second
 }
 
-// fewKeys is how many keys more than before there may be when load and leases have
-// ended: those that the last callers have used.
+// fewKeys is how many more keys than before the load may stay after the load and its leases: those of
+// the last callers.
 const fewKeys = 64
 
-// folders is how many nodes records leave in ZooKeeper for good: the folder of a record
-// is one of 4096. The load has that many names for records, and uses each again before
-// what it has left there has gone.
+// folders is how many nodes records leave in ZooKeeper for good: the folder of a record is one of 4096.
+// The load has that many names for records, and reuses each before its nodes are gone.
 const folders = 256
 
 func allowed(kind string) float64 {
@@ -120,7 +116,7 @@ func allowed(kind string) float64 {
 	return fewKeys
 }
 
-// judge says what leaked, if anything did, and what was lost.
+// judge decides what leaked, and what was lost.
 func (r *result) judge() {
 	r.Why = nil
 	for _, name := range series {

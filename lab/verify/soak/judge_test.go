@@ -11,8 +11,8 @@ import (
 	"github.com/batonhq/baton"
 )
 
-// sound is what half an hour looks like in which nothing leaks: every series is
-// noisy, has values that are far off, and goes up and down.
+// sound has the series of half an hour without leaks: every series is noisy, has outliers, and goes up
+// and down.
 func sound(kind string, seed uint64) map[string][]float64 {
 	const n = 360
 	rng := rand.New(rand.NewPCG(seed, 1))
@@ -28,7 +28,7 @@ func sound(kind string, seed uint64) map[string][]float64 {
 				v *= 3 // a backend more, a collection that comes late
 			}
 			if i < n/3 {
-				v *= float64(i) / (n / 3) // it warms up
+				v *= float64(i) / (n / 3) // the warm-up
 			}
 			all[name] = append(all[name], v)
 		}
@@ -36,7 +36,7 @@ func sound(kind string, seed uint64) map[string][]float64 {
 	return all
 }
 
-// judged is the result of such series, of a store in which nothing is left.
+// judged is the result for such series, of a store without remaining keys.
 func judged(kind string, values map[string][]float64, change func(*result)) result {
 	r := result{
 		Kind: kind, For: 30 * time.Minute, Drained: 12 * time.Minute, Series: map[string]span{},
@@ -69,8 +69,8 @@ func TestSoundSeriesAreFlat(t *testing.T) {
 	}
 }
 
-// Each series is made to grow by one for a number of operations that a program
-// does within half an hour, in noise, on every kind of store.
+// Each series grows, in noise, by one for a number of operations that a program does within half an
+// hour, on every kind of store.
 func TestPlantedLeaksAreFlagged(t *testing.T) {
 	t.Parallel()
 	for name, perSample := range map[string]float64{
@@ -111,7 +111,7 @@ func TestWhatIsLeftIsFlagged(t *testing.T) {
 	}
 }
 
-// A lease that is lost is no small thing because nothing grew, and no growth hides it.
+// A lost lease counts even if no series grew, and growth does not hide it.
 func TestLostLeasesAreFlagged(t *testing.T) {
 	t.Parallel()
 	lost := func(r *result) { r.Closed.Lost = 1 }
@@ -124,7 +124,7 @@ func TestLostLeasesAreFlagged(t *testing.T) {
 	}
 }
 
-// What was lost is told however much failed before, and when.
+// Losses are reported even after many other failures.
 func TestNotes(t *testing.T) {
 	t.Parallel()
 	l := &load{begun: time.Now().Add(-time.Minute)}
@@ -143,8 +143,7 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// A machine that is less busy after a while lets more keys be made, which go as
-// they did before.
+// A machine that becomes less busy lets more keys be made, which expire as before.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	var values, ops, same []float64
@@ -165,7 +164,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A run that is too short for a verdict says so instead of one.
+// A run that is too short for a verdict says so.
 func TestUnjudged(t *testing.T) {
 	t.Parallel()
 	values := map[string][]float64{keys: {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000}, heap: {1, 1 << 30}}

@@ -20,20 +20,20 @@ import (
 
 const (
 	workers = 6
-	// A name is used by this many operations, so that some of them meet.
+	// A name is used by this many operations, so some of them meet.
 	sharers = 4
-	// patience is how long one operation may take.
+	// patience bounds one operation.
 	patience = time.Minute
 )
 
-// A load is what a program does to a store while it runs: names come and go, callers
-// wait and give up, leases are renewed, stores are opened and closed.
+// A load uses a store like a program: names come and go, callers wait and give up, leases are renewed,
+// stores are opened and closed.
 type load struct {
 	url     string
 	stores  []driver.Store
 	lockers []*baton.Locker
 	limiter *ratelimit.Limiter // nil if the store has no limits
-	runner  *once.Runner       // nil if it keeps no records
+	runner  *once.Runner       // nil if the store keeps no records
 
 	rate  float64 // operations per second
 	ctx   context.Context
@@ -47,14 +47,14 @@ type load struct {
 	begun  time.Time
 	failed int64
 	lost   int64    // of these, leases that were lost, or locks held twice
-	texts  []string // of the first failures of each sort
+	texts  []string // of the first failures of each kind
 }
 
-// errTwice is what must never happen.
+// errTwice must never happen.
 var errTwice = errors.New("held twice")
 
-// newLoad opens the store twice, as two programs would. A store in memory is opened
-// once, as only one program sees it.
+// newLoad opens the store twice, like two programs. It opens a store in memory once, because only one
+// program sees it.
 func newLoad(url string, rate float64) (*load, error) {
 	l := &load{url: url, rate: rate}
 	l.ctx, l.end = context.WithCancel(context.Background())
@@ -92,7 +92,7 @@ func newLoad(url string, rate float64) (*load, error) {
 	return l, nil
 }
 
-// close ends the work and closes the stores.
+// close stops the work and closes the stores.
 func (l *load) close() error {
 	l.end()
 	l.work.Wait()
@@ -138,7 +138,7 @@ func (l *load) each(period time.Duration, f func(context.Context) error) {
 	}
 }
 
-// maxTexts is how many failures of each sort are kept: the first say most.
+// maxTexts bounds the recorded failures of each kind; the first ones say most.
 const maxTexts = 3
 
 // note counts a failure, and keeps its text.
@@ -156,11 +156,10 @@ func (l *load) note(err error) {
 	}
 }
 
-// slots is how many slots of a Redis Cluster the names are on: each slot keeps one key
-// for good.
+// slots is the number of Redis Cluster slots with names: each slot keeps one key for good.
 const slots = 16
 
-// name returns a name that is used by a few operations and then never again.
+// name returns a name for a few operations, which is never used again.
 func (l *load) name(of string) string {
 	n := l.names.Add(1) / sharers
 	if l.calm.Load() {
@@ -213,7 +212,7 @@ func (l *load) one(ctx context.Context, rng *rand.Rand) error {
 	}
 }
 
-// use holds the lease for a moment.
+// use holds the lease briefly.
 func (l *load) use(lease *baton.Lease, err error) error {
 	if err != nil {
 		return err
@@ -243,7 +242,7 @@ func (l *load) giveUp(ctx context.Context, after time.Duration) error {
 	return lease.Unlock()
 }
 
-// hold holds a lease until it has been renewed some times.
+// hold holds a lease until it has been renewed several times.
 func (l *load) hold(ctx context.Context) error {
 	lease, err := l.lockers[0].Lock(ctx, l.name("h"))
 	if err != nil {
@@ -257,7 +256,7 @@ func (l *load) hold(ctx context.Context) error {
 	return lease.Unlock()
 }
 
-// reopen is a program that begins, locks something and ends.
+// reopen opens a store, locks a key, and closes the store.
 func (l *load) reopen(ctx context.Context) error {
 	store, err := open.Store(ctx, l.url)
 	if err != nil {

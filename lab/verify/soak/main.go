@@ -1,7 +1,6 @@
-// Command soak looks for leaks: it puts a steady, modest load on every kind of store
-// for a while, with names that come and go, and watches whether anything grows. It
-// keeps the last result of each kind in lab/results/soak.jsonl, one line for each, and writes
-// lab/results/soak.md from that. It needs Linux.
+// Command soak looks for leaks: it puts a steady, modest load on every kind of store for a while, with
+// names that come and go, and checks whether anything grows. It keeps the last result of each kind in
+// lab/results/soak.jsonl, one line for each, and writes lab/results/soak.md from that. It needs Linux.
 package main
 
 import (
@@ -60,10 +59,10 @@ type soak struct {
 	length, drain, every time.Duration
 	rate                 float64
 
-	mu sync.Mutex // of the files
+	mu sync.Mutex // guards the files
 }
 
-// all soaks kinds at the same time. Its error says what failed and what grew.
+// all soaks kinds at the same time. Its error lists failures and growth.
 func (s *soak) all(ctx context.Context, kinds []string) error {
 	errs := make([]error, len(kinds))
 	var work sync.WaitGroup
@@ -87,16 +86,16 @@ func (s *soak) all(ctx context.Context, kinds []string) error {
 	return errors.Join(errs...)
 }
 
-// begin starts a kind's servers and the program that puts load on them, and returns
-// that program's reading from before it opened the store. When all kinds start at the
-// same time one may be too slow: begin tries again.
+// begin starts a kind's servers and the program with the load, and returns that program's reading from
+// before it opened the store. If all kinds start at the same time, one may be too slow: begin tries
+// again.
 func begin(ctx context.Context, kind string, rate float64) (*deploy.Deployment, *child, reading, error) {
 	for attempt := 1; ; attempt++ {
 		d, err := deploy.Open(kind, deploy.Options{Clients: 1})
 		if err == nil {
 			var c *child
 			var before, idle reading
-			// Past the proxies, which would be counted as well.
+			// Past the proxies, whose connections would count, too.
 			if c, before, err = startChild(ctx, cmp.Or(d.Direct, d.URL(0)), rate); err == nil {
 				if idle, err = c.say(sayRead); err == nil {
 					err = lookAt(d, &idle)
@@ -116,7 +115,7 @@ func begin(ctx context.Context, kind string, rate float64) (*deploy.Deployment, 
 	}
 }
 
-// one puts load on a kind of store and judges what it sees.
+// one puts load on a kind of store and judges the readings.
 func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 	d, c, before, err := begin(ctx, kind, s.rate)
 	if err != nil {
@@ -164,8 +163,7 @@ func (s *soak) one(ctx context.Context, kind string) (r result, err error) {
 		}
 	}
 
-	// The same load goes on with a few names, since processes that use a store sweep
-	// it.
+	// The same load continues with a few names, because only processes that use a store sweep it.
 	begun := time.Now()
 	for word := sayCalm; ; word = sayRead {
 		if r.Calm, err = c.say(word); err != nil {
@@ -210,11 +208,10 @@ func (s *soak) note(kind string, after time.Duration, seen reading) error {
 	}{kind, after.Seconds(), seen})
 }
 
-// maxMissed is how many readings of the servers may fail, plus one for each that did
-// not.
+// maxMissed is how many readings of the servers may fail, plus one for each successful one.
 const maxMissed = 30
 
-// has reports whether a kind has such a series.
+// has reports whether a kind has that series.
 func has(d *deploy.Deployment, name string) bool {
 	switch name {
 	case keys:
@@ -225,7 +222,7 @@ func has(d *deploy.Deployment, name string) bool {
 	return true
 }
 
-// lookAt adds the servers' part to a reading.
+// lookAt adds the servers' values to a reading.
 func lookAt(d *deploy.Deployment, r *reading) error {
 	n, err := d.Keys()
 	if err != nil {
@@ -240,8 +237,7 @@ func lookAt(d *deploy.Deployment, r *reading) error {
 	return err
 }
 
-// compactor makes etcd forget old revisions every half minute, as an operator
-// configures it to.
+// compactor compacts etcd's revisions every half minute, as operators configure it.
 func compactor(d *deploy.Deployment) func() error {
 	if !strings.HasPrefix(d.Kind, "etcd") {
 		return func() error { return nil }

@@ -13,26 +13,26 @@ type Verdict string
 const (
 	Flat Verdict = "flat"
 	Grew Verdict = "grew"
-	Lost Verdict = "lost" // a lease was lost, though nothing failed; or two clients held one lock
+	Lost Verdict = "lost" // a lease was lost without a failed operation; or two clients held one lock
 )
 
-// A result is one kind of store, as it is kept: one line of JSON.
+// A result is the stored result of one kind of store: one line of JSON.
 type result struct {
 	Kind    string          `json:"kind"`
-	Commit  string          `json:"commit,omitempty"` // of the code that ran
+	Commit  string          `json:"commit,omitempty"` // of the code of the run
 	Verdict Verdict         `json:"verdict"`
-	Why     []string        `json:"why,omitempty"` // what grew, or was lost
+	Why     []string        `json:"why,omitempty"` // the growth, or the losses
 	For     time.Duration   `json:"for"`
 	Rate    float64         `json:"rate"` // operations per second
 	Ops     int64           `json:"ops"`
 	Failed  int64           `json:"failed"`           // operations
-	Texts   []string        `json:"texts,omitempty"`  // of the first failures, and of those that were losses
+	Texts   []string        `json:"texts,omitempty"`  // of the first failures, and of losses
 	Missed  int             `json:"missed,omitempty"` // readings of the servers that failed
 	Series  map[string]span `json:"series"`
 
-	Before  reading       `json:"before"`  // before the stores were opened, with the keys of an idle store
-	Calm    reading       `json:"calm"`    // when no new names had been used for a while,
-	Drained time.Duration `json:"drained"` // which took this long
+	Before  reading       `json:"before"`  // before the stores were opened; keys: with an idle store
+	Calm    reading       `json:"calm"`    // after a time without new names,
+	Drained time.Duration `json:"drained"` // of this length
 	Closed  reading       `json:"closed"`  // after the stores were closed
 }
 

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// A reading is what is measured at one moment.
+// A reading has the values of one moment.
 type reading struct {
 	Goroutines  float64 `json:"goroutines"`
 	Heap        float64 `json:"heap"`
@@ -33,10 +33,10 @@ func (r reading) of(name string) float64 {
 	}[name]
 }
 
-// read takes a reading of this process.
+// read reads the values of this process.
 func read() (r reading, err error) {
 	runtime.GC()
-	runtime.GC() // the first one keeps what is in pools
+	runtime.GC() // the first collection keeps the content of pools
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	r.Goroutines, r.Heap = float64(runtime.NumGoroutine()), float64(m.HeapAlloc)
@@ -54,7 +54,7 @@ func openFiles(pid int) (all, sockets float64, err error) {
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join(dir, e.Name()))
 		if err != nil {
-			continue // closed since, as the descriptor of the directory is
+			continue // closed meanwhile, like the directory's descriptor
 		}
 		all++
 		if strings.HasPrefix(target, "socket:") {
@@ -64,8 +64,7 @@ func openFiles(pid int) (all, sockets float64, err error) {
 	return all, sockets, nil
 }
 
-// readServers measures processes and all their descendants. Those that end meanwhile do
-// not count.
+// readServers measures processes and all their descendants, except those that end meanwhile.
 func readServers(pids []int) (memory, open float64, err error) {
 	children, err := descent()
 	if err != nil {
@@ -106,8 +105,7 @@ func descent() (map[int][]int, error) {
 	return children, nil
 }
 
-// resident is the memory of a process, with its share of what it shares with other
-// processes.
+// resident is the memory of a process, with its share of shared memory.
 func resident(pid int) float64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

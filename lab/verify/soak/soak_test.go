@@ -15,7 +15,7 @@ import (
 	"github.com/batonhq/baton/lab/verify/lines"
 )
 
-// plantEnv names the leak that a child is to have.
+// plantEnv names a child's leak.
 const plantEnv = "BATON_SOAK_PLANT"
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,7 @@ var plants = map[string]func(*load) error{
 	},
 }
 
-// A program with a leak is told from one without, on real servers.
+// The verdict distinguishes programs with and without a leak, on real servers.
 func TestPlantedPrograms(t *testing.T) {
 	testserver.Long(t)
 	if _, err := os.Stat("/proc/self/smaps_rollup"); err != nil {
@@ -84,7 +84,7 @@ func TestPlantedPrograms(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			r.For = time.Hour // what is judged does not depend on how long things stay
+			r.For = time.Hour // the verdict must not depend on how long keys stay
 			for name, x := range r.Series {
 				if strings.HasPrefix(x.Unjudged, "what is not used") {
 					x.Unjudged = ""
@@ -95,14 +95,14 @@ func TestPlantedPrograms(t *testing.T) {
 			if r.Ops == 0 {
 				t.Error("nothing was done")
 			}
-			// On a busy machine more may be seen, and only what is planted is sure.
+			// On a busy machine there may be more findings; only the planted one is certain.
 			for _, want := range c.want {
 				if !slices.ContainsFunc(r.Why, func(why string) bool { return strings.HasPrefix(why, want) }) {
 					t.Errorf("%q is not among %q: %+v", want, r.Why, r.Series)
 				}
 			}
 			if c.want == nil {
-				// A small pool may still be filling; what was closed is closed.
+				// A small pool may still be filling, but closed stores are closed.
 				if r.Closed.Goroutines > r.Before.Goroutines || r.Closed.Files > r.Before.Files || r.Calm.Keys > r.Before.Keys+fewKeys {
 					t.Errorf("%v: before %+v, calm %+v, closed %+v", r.Why, r.Before, r.Calm, r.Closed)
 				}
@@ -111,8 +111,7 @@ func TestPlantedPrograms(t *testing.T) {
 	}
 }
 
-// The last result of a kind is the one that is kept, also after an end in the
-// middle of a line.
+// The file keeps the last result of a kind, also after a truncated line.
 func TestResults(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "results")

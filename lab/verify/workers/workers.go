@@ -1,4 +1,4 @@
-// Package workers has the clients of package verify in other languages, as files.
+// Package workers embeds the clients of package verify in other languages.
 package workers
 
 import "embed"

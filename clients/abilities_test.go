@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// The rows of the table about what a client offers, rather than what happens to it.
+// The rows of the table about abilities of a client. Other rows are about events.
 
 func numbers(t *testing.T, h *host, l language) {
 	p := l.start(t, h.at(l))
@@ -122,7 +122,7 @@ func leads(t *testing.T, h *host, l language) {
 	a.must("ok 10.0.0.2:80", "leader %s", key)
 }
 
-// free lets the test fail unless a process gets key soon.
+// free fails the test unless the process gets key soon.
 func (p *process) free(key, why string) {
 	p.t.Helper()
 	p.send("lock %s %d - -", key, patience.Milliseconds())
@@ -159,7 +159,7 @@ func threads(t *testing.T, h *host, l language) {
 	p.must("ok", "threads t-%s", p.key())
 }
 
-// forgets: a lock that the program forgets is free soon, or stays its own.
+// forgets: a lock that the program forgets is free soon, or stays locked.
 func forgets(t *testing.T, h *host, l language) {
 	if l.name == "bash" {
 		return // it has no variable that is a lock

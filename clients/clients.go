@@ -1,4 +1,4 @@
-// Package clients has the clients of the agent for other languages, as files.
+// Package clients embeds the files of the agent's clients for other languages.
 package clients
 
 import "embed"

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// The rows of the table: what happens, to a process of each client. Those of each are for
-// all clients that can do what the row needs; README.md says of the others why they cannot.
-// The rows below are about the connection to the agent. TestServers has those about servers.
+// The rows of the table: events that happen to a process of each client. The rows of each are for all
+// clients with the needed ability; README.md says why the others lack it. The rows below are about the
+// connection to the agent. TestServers has those about servers.
 var rows = []struct {
 	name string
 	run  func(*testing.T, store)
@@ -73,8 +73,7 @@ func TestConformance(t *testing.T) {
 	}
 }
 
-// each makes a row of what is tried with one client at a time, all on the same host, which
-// is that of other rows, too: each has keys of its own.
+// each makes a row about one client at a time, all on a shared host, so each client has its own keys.
 func each(needs string, f func(*testing.T, *host, language)) func(*testing.T, store) {
 	return func(t *testing.T, s store) {
 		h := s.shared
@@ -93,8 +92,8 @@ func each(needs string, f func(*testing.T, *host, language)) func(*testing.T, st
 	}
 }
 
-// all starts a process of each client on a host, where each holds the lock of its name: at
-// last those that renew it when they are asked, as a JVM takes seconds on a busy machine.
+// all starts a process of each client on a host, where each holds the lock of its name. Clients that
+// renew only on request come last, because a JVM takes seconds on a busy machine.
 func all(t *testing.T, h *host, clients []language) (holders []*process) {
 	t.Helper()
 	for _, l := range clients {
@@ -115,7 +114,7 @@ func all(t *testing.T, h *host, clients []language) (holders []*process) {
 	return holders
 }
 
-// keep lets the clients renew their locks that do so when they are asked.
+// keep lets the clients renew their locks that renew only on request.
 func keep(holders []*process) {
 	for _, p := range holders {
 		if !p.l.can(renews) {
@@ -124,7 +123,7 @@ func keep(holders []*process) {
 	}
 }
 
-// key is the name of the client, as a key.
+// key is the client's name as a key.
 func (p *process) key() string { return strings.ReplaceAll(p.l.name, ", ", "-") }
 
 func lockAndUnlock(t *testing.T, h *host, l language) {
@@ -159,7 +158,7 @@ func lockAndUnlock(t *testing.T, h *host, l language) {
 	}
 }
 
-// nowhere is where nothing listens.
+// nowhere is an address without a listener.
 func nowhere(l language) string {
 	if l.http {
 		return "http://127.0.0.1:1"
@@ -167,7 +166,7 @@ func nowhere(l language) string {
 	return "/nowhere/agent.sock"
 }
 
-// bad is the code of a request that makes no sense.
+// bad is the code of an invalid request.
 func bad(l language) string {
 	if l.http {
 		return "invalid_argument"
@@ -200,8 +199,8 @@ func onlyIts(t *testing.T, h *host, l language) {
 	p.must("ok", "api own-%s", p.key())
 }
 
-// The child of a fork neither uses nor releases the lock: not by a call, nor at the end of a
-// block, nor when it destroys what it has, nor when it ends.
+// The child of a fork neither uses nor releases the lock: not by a call, nor at the end of a block, nor
+// by a destructor, nor at its exit.
 func forks(t *testing.T, h *host, l language) {
 	p, other := l.start(t, h.at(l)), h.other()
 	key := "forked-" + p.key()
@@ -339,8 +338,7 @@ func lostAnswer(t *testing.T, h *host, l language) {
 	}
 }
 
-// broken: the lock is broken by hand, which nobody can promise to tell in time, but it is
-// told.
+// broken: the lock is broken by hand. No client can report that in time, but each reports it.
 func broken(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	for _, p := range all(t, h, append(tried(false), tried(true)...)) {
@@ -355,8 +353,8 @@ func broken(t *testing.T, s store) {
 	}
 }
 
-// outlast lets another host wait for the locks of holders, calls happen, and sees that no
-// lock is granted to it before the time that check has told its holder is over.
+// outlast lets another host wait for the locks of holders, calls happen, and checks that no lock is
+// granted to it before the end that check has told its holder.
 func outlast(t *testing.T, holders []*process, elsewhere *host, happen func()) {
 	t.Helper()
 	got, until := make([]<-chan taken, len(holders)), make([]time.Time, len(holders))
@@ -429,7 +427,7 @@ func ends(t *testing.T, s store) {
 		p.send("unlock")
 		lives[i].end(t)
 	}
-	time.Sleep(ttl / 4) // so long it is silent
+	time.Sleep(ttl / 4) // the store is silent for that time
 	heal()
 	for i, p := range holders {
 		p.expect("ok", "unlock while the store was silent")
@@ -438,7 +436,7 @@ func ends(t *testing.T, s store) {
 	}
 }
 
-// hangs: every call ends, also if nothing answers any more. What check has told stays true.
+// hangs: every call ends, even without any answer. The answers of check stay true.
 func hangs(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.url), newHost(t, s.url)
 	clients := tried(false)
@@ -511,8 +509,8 @@ func agentKilled(t *testing.T, s store) {
 	}
 }
 
-// agentEnds: what check has told is true also if the agent ends, as long as the client
-// does not close the connection, and it does not do so on its own.
+// agentEnds: the answers of check are true even if the agent ends, as long as the client does not close
+// the connection, and it does not do so by itself.
 func agentEnds(t *testing.T, s store) {
 	h, elsewhere := newHost(t, s.url), newHost(t, s.url)
 	holders := all(t, h, tried(false))
@@ -525,7 +523,7 @@ func agentEnds(t *testing.T, s store) {
 	}
 }
 
-// agentAgain: who finds the agent again has lost its lock, and gets others at once.
+// agentAgain: a process that reconnects to the agent has lost its lock, and gets others at once.
 func agentAgain(t *testing.T, h *host, l language) {
 	own := newHost(t, h.store)
 	p := l.start(t, own.socket)
@@ -542,7 +540,7 @@ func agentAgain(t *testing.T, h *host, l language) {
 	p.must("ok", "unlock")
 }
 
-// agentSlow: the time that answers need is in what check tells.
+// agentSlow: check counts the time that answers take.
 func agentSlow(t *testing.T, h *host, l language) {
 	proxy := h.proxied()
 	proxy.delay.Store(int64(500 * time.Millisecond))
@@ -559,8 +557,7 @@ func agentSlow(t *testing.T, h *host, l language) {
 	b.free(key, "it was unlocked")
 }
 
-// pairs: a process that is killed hands its lock over to the next one, from each language
-// to each.
+// pairs: a killed process's lock is granted to the next one, from each language to each.
 func pairs(t *testing.T, s store) {
 	h := newHost(t, s.url)
 	var order []language // in which each follows each

@@ -14,8 +14,8 @@ import (
 
 var increments = flag.Int("increments", map[bool]int{false: 300, true: 3000}[os.Getenv("BATON_LONG") == "1"], "how often TestNoUpdateIsLost raises a number, on each store")
 
-// Processes in all languages, two of them in one, raise one number in a file: no two of them at the same
-// time, or a number is lost, and each with a higher token than the one before.
+// Processes in all languages, two of them in one, increment a number in a file: without a lost update,
+// and each with a higher token than the previous one.
 func TestNoUpdateIsLost(t *testing.T) {
 	t.Parallel()
 	for _, s := range sites {

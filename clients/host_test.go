@@ -1,8 +1,8 @@
 //go:build unix
 
-// Package clients tests the clients of the agent in other languages. Programs in each
-// language are told the same things, and have to behave alike, at agents that are
-// processes of their own, over Redis and SQLite.
+// Package clients tests the clients of the agent in other languages. Programs in each language get the
+// same orders, and must behave alike, with agents that are processes of their own, over Redis and
+// SQLite.
 package clients
 
 import (
@@ -76,17 +76,17 @@ func baton(t *testing.T, args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(built, "baton"), args...)
 }
 
-// A site is where the locks are.
+// A site says where the locks are.
 type site struct {
 	name string
 	make func(t *testing.T) store
 }
 
-// A store is one that several agents share.
+// A store is shared by several agents.
 type store struct {
 	url    string
 	behind string                         // the same, for an agent that is to lose it
-	stop   func(*testing.T) (heal func()) // what is behind does not answer
+	stop   func(*testing.T) (heal func()) // makes behind stop answering
 	shared *host                          // for all rows about one client at a time
 }
 
@@ -126,7 +126,7 @@ var sites = []site{
 	}},
 }
 
-// wanted skips what only the long tests try.
+// wanted skips stores that only the long tests try.
 func (s site) wanted(t *testing.T) {
 	t.Helper()
 	if s.name != sites[0].name {
@@ -159,7 +159,7 @@ type host struct {
 	urls    []string
 }
 
-// at is where the clients of l find their locks: the agent, or two servers with one secret.
+// at is the address of the locks for clients of l: the agent, or two servers with one secret.
 func (h *host) at(l language) string {
 	h.t.Helper()
 	if !l.http {
@@ -221,7 +221,7 @@ func (h *host) start() {
 	listens(h.t, "unix", h.socket)
 }
 
-// listens returns when something listens there.
+// listens returns when an address has a listener.
 func listens(t *testing.T, network, addr string) {
 	t.Helper()
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
@@ -255,8 +255,7 @@ func (h *host) freeze() {
 	}
 }
 
-// An other is a client that the tests themselves are: what the clients claim is compared
-// with what it gets.
+// An other is a client in the tests themselves. What it gets must agree with the clients' answers.
 type other struct {
 	conn net.Conn
 	in   *bufio.Scanner
@@ -297,7 +296,7 @@ func (o *other) ask(format string, args ...any) (a answer, err error) {
 	return a, json.Unmarshal(o.in.Bytes(), &a)
 }
 
-// who tells who holds key.
+// who asks for the holder of key.
 func (h *host) who(key string) answer {
 	h.t.Helper()
 	o := h.other()
@@ -340,7 +339,7 @@ func (h *host) awaitWaiters(key string, n int) {
 	}
 }
 
-// free fails the test unless key can be had at once, long before its TTL.
+// free fails the test unless key is free at once, long before its TTL.
 func (h *host) free(key, why string) {
 	h.t.Helper()
 	o := h.other()
@@ -351,7 +350,7 @@ func (h *host) free(key, why string) {
 	}
 }
 
-// A taken is when another process got a lock.
+// A taken is the moment when another process got a lock.
 type taken struct {
 	at  time.Time
 	err error
@@ -380,7 +379,7 @@ type proxy struct {
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
 	delay atomic.Int64 // of each line to the client, in nanoseconds
-	lose  string       // requests with this reach the agent, the answer to the next is lost, and the connection
+	lose  string       // requests with this text reach the agent, the answer to the next one is lost, and the connection
 }
 
 // proxied puts a proxy in front of the agent.

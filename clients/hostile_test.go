@@ -18,13 +18,13 @@ import (
 
 const greeting = `{"ok":true,"v":1,"store":"memory"}` + "\n"
 
-// A liar is an agent that is not to be believed.
+// A liar is an agent with wrong answers.
 type liar struct {
 	name   string
-	to     string // the request that it answers badly: lock, check, finish
+	to     string // the requests with a wrong answer: lock, check, finish
 	answer string // without a newline if the connection ends there; ID is that of the request
 	after  time.Duration
-	over   bool // the answer is right, and late
+	over   bool // the answer is correct, but late
 }
 
 var liars = []liar{
@@ -50,7 +50,7 @@ var liars = []liar{
 	{name: "a token that is none", to: "lock", answer: `{"id":1,"ok":true,"token":"high"}` + "\n"},
 }
 
-// An agent that is late, or answers what was not asked, is not believed.
+// Late answers, and answers to other requests, are not accepted.
 func TestAnswersThatAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	for _, l := range languages {
@@ -94,7 +94,7 @@ func TestAnswersThatAreNotBelieved(t *testing.T) {
 	}
 }
 
-// listen is an agent that lies as the key of a lock says.
+// listen is an agent whose wrong answers are in the lock's key.
 func listen(t *testing.T, greeting string) (socket string) {
 	t.Helper()
 	socket = filepath.Join(folder(t), "agent.sock")

@@ -125,7 +125,7 @@ func bothDoors(t *testing.T, store string, l language) {
 	}
 }
 
-// serversDie: a lock is renewed, and released, at the server that lives.
+// serversDie: a lock is renewed, and released, at the server that is alive.
 func serversDie(t *testing.T, store string, l language) {
 	h := newHost(t, store)
 	a, released := l.start(t, h.at(l)), l.start(t, h.at(l))
@@ -137,7 +137,7 @@ func serversDie(t *testing.T, store string, l language) {
 	released.must("ok", "unlock")
 	h.free("released", "a server has died")
 	for over := time.Now().Add(ttl * 5 / 4); time.Now().Before(over); time.Sleep(ttl / 10) {
-		a.promise() // some clients renew a lock when they are asked for it
+		a.promise() // some clients renew a lock only on request
 	}
 
 	if out, err := baton(t, "--store", store, "break", "--yes", "kept").CombinedOutput(); err != nil {
@@ -227,8 +227,8 @@ func lostAnswers(t *testing.T, h *host, l language) {
 	p.must("ok", "unlock")
 }
 
-// away: while no server answers, the call that ends a lease goes on until the lease is over.
-// The result of the work is then in the error.
+// away: while no server answers, the call that ends a lease continues until the end of the lease. The
+// result of the work is then in the error.
 func away(t *testing.T, h *host, l language) {
 	to, err := url.Parse(h.urls[0])
 	if err != nil {
@@ -300,8 +300,8 @@ func away(t *testing.T, h *host, l language) {
 	}
 }
 
-// notRecorded: an outcome is not recorded at the second call either, and a reservation is not
-// settled: it was too late. A server that answers not_found means no success of the first.
+// notRecorded: the second call, too, records no outcome and settles no reservation: it is too late. A
+// server's answer not_found does not mean that the first call succeeded.
 func notRecorded(t *testing.T, h *host, l language) {
 	var calls atomic.Int32
 	front := between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
@@ -357,14 +357,14 @@ func replaced(t *testing.T, _ *host, l language) {
 			}
 		}
 	}
-	check := func() { p.number("check") } // some clients renew a lock when they are asked for it
+	check := func() { p.number("check") } // some clients renew a lock only on request
 	await("Renew", "first", check)
 	await("Renew", "second", check)
 	p.must("ok", "unlock")
 	await("Release", "second", func() {})
 }
 
-// refused: a caller whose access ends has lost its lock, also when it unlocks.
+// refused: a caller whose access ends has lost its lock, and learns it also when it unlocks.
 func refused(t *testing.T, h *host, l language) {
 	var over atomic.Bool
 	p := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, _ string) bool {
@@ -382,7 +382,7 @@ func refused(t *testing.T, h *host, l language) {
 	}
 }
 
-// goAndCome: while one of two servers is there, nobody loses what it has.
+// goAndCome: while one of two servers is alive, no client loses its lock.
 func goAndCome(t *testing.T, h *host, l language) {
 	own := newHost(t, h.store)
 	own.at(l)
@@ -405,9 +405,9 @@ func goAndCome(t *testing.T, h *host, l language) {
 	holder.must("ok", "unlock")
 }
 
-// slowRelease: the server is slow to release a lock that was valid when unlock was called: that
-// the server does not know it after its end is no loss. A process that a busy machine has
-// stopped calls too late, or waits in vain: it is told so, and tries again.
+// slowRelease: the server is slow to release a lock that was valid when unlock was called. That the
+// server no longer knows the lock after its end is no loss. A process that a busy machine has stopped
+// calls too late, or waits in vain: it gets an error, and tries again.
 func slowRelease(t *testing.T, h *host, l language) {
 	var due atomic.Pointer[time.Time]
 	slow := l.start(t, between(t, h.urls[0], func(w http.ResponseWriter, call string) bool {
@@ -450,7 +450,7 @@ func stoppedClient(t *testing.T, h *host, l language) {
 	p.must("lost", "unlock")
 }
 
-// tooSlow: a call ends, also at a server that answers without an end, letter by letter.
+// tooSlow: a call ends, also with a server whose answer comes byte by byte without an end.
 func tooSlow(t *testing.T, h *host, l language) {
 	var slow []*process
 	for _, head := range []string{"HTTP/1.1 200 OK\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"} {
@@ -471,7 +471,7 @@ func tooSlow(t *testing.T, h *host, l language) {
 						if _, err := io.WriteString(conn, text); err != nil {
 							return
 						}
-						time.Sleep(100 * time.Millisecond) // it is slow
+						time.Sleep(100 * time.Millisecond) // slowly
 					}
 				}()
 			}
@@ -485,13 +485,13 @@ func tooSlow(t *testing.T, h *host, l language) {
 	for _, p := range slow {
 		p.expect("error unavailable", "a server is slow")
 	}
-	// 6 seconds for the call, and as much for the one that takes it back.
+	// 6 seconds for the call, and as much for the one that withdraws it.
 	if took := time.Since(began); took > 15*time.Second {
 		t.Errorf("the call took %v", took)
 	}
 }
 
-// notBelieved: no answer that is none gives a lock, nor ends the program.
+// notBelieved: an invalid answer neither gives a lock nor ends the program.
 func notBelieved(t *testing.T, _ *host, l language) {
 	var body atomic.Value
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -510,8 +510,8 @@ func notBelieved(t *testing.T, _ *host, l language) {
 	}
 }
 
-// between is a server before another. meddle is told of each call that was answered there,
-// and reports whether the client is to get the answer.
+// between is a server in front of another. It calls meddle after each answered call; meddle reports
+// whether the client gets the answer.
 func between(t *testing.T, to string, meddle func(w http.ResponseWriter, call string) bool) (url string) {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

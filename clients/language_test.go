@@ -20,7 +20,7 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// What not every client can do.
+// Abilities that not every client has.
 const (
 	several     = "several locks in one session, other requests"
 	told        = "hears of a loss while it works"
@@ -44,11 +44,11 @@ type language struct {
 	name   string
 	files  []string
 	driver func(*testing.T) []string // a command
-	cannot map[string]string         // of abilities, with what README.md says of it
+	cannot map[string]string         // of abilities, with the reason in README.md
 	http   bool                      // it is for servers
 }
 
-// everyday are the clients that are tried always. The others are tried in the long tests.
+// everyday are the clients of every test run. Only the long tests try the others.
 var everyday = []string{"Python", "Node", "Python, HTTP", "Node, HTTP"}
 
 // wanted skips the test of a language that only the long tests try.
@@ -72,7 +72,7 @@ func tried(http bool) (some []language) {
 
 func (l language) can(ability string) bool { return l.cannot[ability] == "" }
 
-// cannotHTTP is what no client for servers can, and what else cannot is.
+// cannotHTTP adds to cannot what no client for servers can.
 func cannotHTTP(cannot map[string]string) map[string]string {
 	cannot[several], cannot[bounded], cannot[freed] = "no session", "its `ttl`", "after its `ttl`"
 	return cannot
@@ -161,7 +161,7 @@ func driveWith(program func(testserver.TB) string, args ...string) func(*testing
 	}
 }
 
-// pythonProgram is the interpreter itself, not a script that looks for it.
+// pythonProgram is the interpreter itself, not a script that finds it.
 func pythonProgram(t testserver.TB) string {
 	t.Helper()
 	found := testserver.Python(t)
@@ -292,7 +292,7 @@ func (p *process) answerWithin(patience time.Duration) string {
 	return ""
 }
 
-// expect awaits an answer that begins with want.
+// expect waits for an answer that begins with want.
 func (p *process) expect(want, why string) string {
 	p.t.Helper()
 	return p.expectWithin(patience, want, why)
@@ -307,14 +307,14 @@ func (p *process) expectWithin(patience time.Duration, want, why string) string 
 	return got
 }
 
-// must tells the process something, and expects an answer.
+// must sends an order to the process, and expects an answer.
 func (p *process) must(want, format string, args ...any) string {
 	p.t.Helper()
 	p.send(format, args...)
 	return p.expect(want, fmt.Sprintf(format, args...))
 }
 
-// number is what must answers behind "ok".
+// number is the rest of an answer that begins with "ok".
 func (p *process) number(format string, args ...any) int64 {
 	p.t.Helper()
 	got := p.must("ok", format, args...)
@@ -331,8 +331,8 @@ func (p *process) lock(key string) int64 {
 	return p.number("lock %s - - -", key)
 }
 
-// promise asks for how long the lock is certain, and returns until when. That the request
-// was sent later than this function began makes it too early, not too late.
+// promise asks how long the lock is certain, and returns the end. The request is sent after this
+// function began, so the end is too early, not too late.
 func (p *process) promise() time.Time {
 	p.t.Helper()
 	asked := time.Now()

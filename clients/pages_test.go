@@ -83,7 +83,7 @@ func TestQuarterOfAnHour(t *testing.T) {
 	}
 
 	shell := code["sh"]
-	_, serveAgent, _ := strings.Cut(strings.TrimSpace(shell[0]), "\n") // the first line installs it
+	_, serveAgent, _ := strings.Cut(strings.TrimSpace(shell[0]), "\n") // the first line installs the agent
 	serve(serveAgent)
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		if _, err := os.Stat(filepath.Join(dir, "agent.sock")); err == nil {
@@ -97,7 +97,7 @@ func TestQuarterOfAnHour(t *testing.T) {
 	for late := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
 		answer, err := http.Get("http://" + addr)
 		if err == nil {
-			text, _ := io.ReadAll(answer.Body) // it is shown
+			text, _ := io.ReadAll(answer.Body) // only for display
 			_ = answer.Body.Close()
 			if answer.StatusCode != http.StatusOK {
 				t.Fatalf("Node: %s %s", answer.Status, text)
@@ -127,7 +127,7 @@ func TestQuarterOfAnHour(t *testing.T) {
 		last = n
 	}
 
-	// While another process has it, the job ends, and PHP waits.
+	// While another process has the lock, the job ends, and PHP waits.
 	holder := start(strings.ReplaceAll(shell[3], "sleep 5", "cat"))
 	in, err := holder.StdinPipe()
 	if err != nil {
@@ -244,7 +244,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// The page says of each client what it can do, and why it cannot do the rest.
+// The page says for each client what it can do, and why it cannot do the rest.
 func TestTableOfAbilities(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("README.md")
@@ -292,7 +292,7 @@ func TestClientsAreSmall(t *testing.T) {
 	}
 }
 
-// The packages are built as for their registries, and what is in them works.
+// The packages are built as for their registries, and work.
 func TestPackagesAreBuilt(t *testing.T) {
 	testserver.Long(t)
 	t.Parallel()

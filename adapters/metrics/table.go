@@ -2,7 +2,7 @@ package metrics
 
 import "slices"
 
-// Instruments is everything that is measured.
+// Instruments are all instruments.
 func Instruments() []Instrument { return slices.Clone(table) }
 
 var (
@@ -23,7 +23,7 @@ var (
 var (
 	waits    = []float64{0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300}
 	holds    = []float64{0.001, 0.01, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 900, 3600}
-	requests = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10} // those of the semantic conventions
+	requests = []float64{0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10} // of the semantic conventions
 	slacks   = []float64{0, 0.25, 0.5, 1, 1.5, 2, 3, 4, 5, 7.5, 10, 15, 30, 60}
 	terms    = []float64{1, 10, 60, 600, 3600, 6 * 3600, 24 * 3600, 7 * 24 * 3600}
 )

@@ -1,5 +1,5 @@
-// Package envoyexamples holds the configurations that envoyproxy/ratelimit publishes as
-// examples, and what its documentation says that each decides. It is for tests.
+// Package envoyexamples has the configurations that envoyproxy/ratelimit publishes as examples, and their
+// documented decisions. It is for tests.
 package envoyexamples
 
 import (
@@ -9,21 +9,21 @@ import (
 	"time"
 )
 
-// An Example is a configuration, and requests to it in their order.
+// An Example is a configuration, and requests in order.
 type Example struct {
 	Name  string // of the file: "01-simple"
 	Steps []Step
 }
 
-// A Step is a request that is made one or several times.
+// A Step is a request that is made Times times.
 type Step struct {
-	After    time.Duration // since the first
+	After    time.Duration // since the first step
 	Domain   string
 	Describe string // its descriptors: "a=1,b=2 c=3" are two
 	Times    int    // how often it is made
 
-	// Want is what each answer is: "ok" or "refused"; "free" if nothing limits it;
-	// "shadow" if only a limit that is tried refuses.
+	// Want is each answer: "ok" or "refused"; "free" if no limit applies; "shadow" if only a
+	// shadow limit refuses.
 	Want string
 }
 
@@ -46,12 +46,11 @@ func Descriptors(text string) (all [][]Entry) {
 //go:embed testdata/*.yaml
 var files embed.FS
 
-// Config is the configuration of the example with the name: "example" is that of the
-// demonstration.
+// Config is the configuration of an example: "example" is that of the demonstration.
 func Config(name string) []byte {
 	text, err := files.ReadFile("testdata/" + name + ".yaml")
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // it is embedded in the program
 	}
 	return text
 }
@@ -70,7 +69,7 @@ func All() []Example {
 	return out
 }
 
-// A step without a domain has that of the step before.
+// A step without a domain has that of the previous step.
 var all = []Example{
 	{"01-simple", []Step{
 		{0, "mongo_cps", "database=users", 500, "ok"},
@@ -87,7 +86,7 @@ var all = []Example{
 		{0, "", "message_type=other,to_number=2061111111", 1, "free"},
 		{0, "", "to_number=2061111111", 99, "ok"},
 		{0, "", "message_type=marketing,to_number=2061111111 to_number=2061111111", 1, "refused"},
-		{0, "", "to_number=2061111111", 1, "ok"}, // what was refused has taken nothing
+		{0, "", "to_number=2061111111", 1, "ok"}, // a refusal has taken nothing
 		{0, "", "to_number=2061111111", 1, "refused"},
 		{0, "", "message_type=marketing,to_number=2063333333 to_number=2063333333", 5, "ok"},
 		{0, "", "message_type=marketing,to_number=2063333333 to_number=2063333333", 1, "refused"},

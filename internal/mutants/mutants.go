@@ -1,8 +1,8 @@
 // Package mutants makes many texts out of one, for fuzzers.
 //
-// Go's fuzzing runs a function in another process, some thousand times a second, and
-// most of that time goes to the processes' talk. A parser that takes microseconds is
-// tried a hundred times as often with the texts near each one that the fuzzer found.
+// Go's fuzzing runs a function in another process, some thousand times a second, and spends most of that
+// time on communication. A parser that takes microseconds can try a hundred times as many texts: those
+// near each one that the fuzzer found.
 package mutants
 
 import (
@@ -12,17 +12,17 @@ import (
 	"slices"
 )
 
-// Each is how many texts Of makes.
+// Each is the number of texts that Of makes.
 const Each = 100
 
-// odd are pieces that parsers are known to stumble over.
+// odd are pieces that often break parsers.
 var odd = []string{
 	"", "\x00", "\n", "\r", "\t", " ", "\"", "\\", "'", "{", "}", "[", "]", ":", ",", "-", "#", "=", "&a ", "*a", "?", "%", "/",
 	"0", "-1", "1e3", "9007199254740993", "9223372036854775808", "null", "true", "\\u0000", "\\ud800", "\xff", "\xc3", "é", "\u202e", "\ufeff",
 }
 
-// Of calls try with text, and with Each - 1 texts near it: the same ones whenever it is
-// called. try must keep none of them.
+// Of calls try with text, and with Each - 1 texts near it, always the same ones for a text. try must not
+// keep its argument.
 func Of(text []byte, try func([]byte)) {
 	try(text)
 	hash := fnv.New64a()
@@ -59,7 +59,7 @@ func mutate(r *rand.Rand, b []byte) []byte {
 			b[from] = byte(r.IntN(256))
 		}
 		return b
-	case 5: // a piece from elsewhere
+	case 5: // a piece again, at another place
 		at := r.IntN(len(b) + 1)
 		return slices.Insert(b, at, bytes.Clone(b[from:to])...)
 	default:

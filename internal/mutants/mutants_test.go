@@ -31,8 +31,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestFindsWhatIsNear: a parser that fails on a doubled bracket, a number without end, a
-// broken escape is found out by the texts near a harmless one.
+// TestFindsWhatIsNear: the texts near a harmless one find a parser that fails on a doubled bracket, a
+// number without end, or a broken escape.
 func TestFindsWhatIsNear(t *testing.T) {
 	for _, planted := range []string{"[[", "9223372036854775808", `\ud800`, "\x00", `""`} {
 		found := false

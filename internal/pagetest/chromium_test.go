@@ -31,8 +31,8 @@ import (
 // A site is a page over a store, on a port of its own.
 type site struct {
 	url    string
-	locks  *baton.Locker // tells the page of its events
-	others *baton.Locker // another process
+	locks  *baton.Locker // reports its events to the page
+	others *baton.Locker // like another process
 	once   *once.Runner
 	recent *page.Recent
 	store  driver.Locks
@@ -93,7 +93,7 @@ type options struct {
 	dark          bool
 }
 
-// browse opens a page in a browser of its own. What the browser complains of fails the test.
+// browse opens a page in its own browser. Errors in the browser fail the test.
 func browse(t *testing.T, url string, o options) *tab {
 	t.Helper()
 	tb := openTab(t, launch(t), o)
@@ -101,7 +101,7 @@ func browse(t *testing.T, url string, o options) *tab {
 	return tb
 }
 
-// launch is a browser, in which openTab opens tabs. The first tab is a page of its own.
+// launch starts a browser, in which openTab opens tabs. The first tab is an empty page.
 func launch(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
@@ -181,13 +181,13 @@ func eval[T any](tb *tab, expression string) T {
 	return v
 }
 
-// do is eval for an expression of which only the effect is wanted.
+// do is eval for an expression without a result.
 func (tb *tab) do(expression string) {
 	tb.t.Helper()
 	eval[chromedp.Void](tb, expression)
 }
 
-// text is that of an element that can be seen, or "".
+// text is the text of a visible element, or "".
 func (tb *tab) text(selector string) string {
 	tb.t.Helper()
 	return eval[string](tb, fmt.Sprintf(`(() => { const e = document.querySelector(%s); return e && e.checkVisibility() ? e.innerText : "" })()`, quote(selector)))
@@ -198,7 +198,7 @@ func quote(text string) string {
 	return string(b)
 }
 
-// until waits until an expression is true in the browser, which looks all the time.
+// until waits until an expression is true in the browser, which evaluates it continuously.
 func (tb *tab) until(expression string) {
 	tb.t.Helper()
 	if !eval[bool](tb, fmt.Sprintf(`new Promise((resolve) => {
@@ -255,8 +255,8 @@ func quoted(texts []string) (all []string) {
 	return all
 }
 
-// key presses keys, one after the other, as a keyboard does: a page that takes a key for
-// itself gets no character of it.
+// key presses keys, one after the other, like a keyboard: if the page handles a key, no character is
+// typed.
 func (tb *tab) key(keys string) {
 	tb.t.Helper()
 	for _, r := range keys {
@@ -271,8 +271,8 @@ func (tb *tab) key(keys string) {
 	}
 }
 
-// tab opens the tab of a number, as a keyboard does, and waits until it is drawn: until then
-// the page shows the one before.
+// tab opens the tab of a number by the keyboard, and waits until it is drawn: until then the page shows
+// the previous one.
 func (tb *tab) tab(number string) {
 	tb.t.Helper()
 	tb.key(number)

@@ -11,7 +11,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// slashes types the name of a page with a slash where there is a folder of that name, too.
+// slashes opens pages whose name plus a slash is also a folder.
 func (s *built) slashes(t *testing.T, browser context.Context) {
 	var at atomic.Value
 	tb := s.open(t, browser, &at)

@@ -17,7 +17,7 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// busy makes a site on which a lot goes on.
+// busy makes a site with many events.
 func busy(t *testing.T) *site {
 	t.Helper()
 	store := memstore.New()
@@ -75,8 +75,7 @@ func busy(t *testing.T) *site {
 	return s
 }
 
-// TestPictures only draws: BATON_SHOTS=/tmp/shots go test -run Pictures, for people to
-// look at.
+// TestPictures only draws, for people: BATON_SHOTS=/tmp/shots go test -run Pictures.
 func TestPictures(t *testing.T) {
 	s := busy(t)
 	for _, o := range []struct {
@@ -108,13 +107,13 @@ func TestPictures(t *testing.T) {
 	}
 }
 
-// waitedFor is true in the browser if the locks that are waited for are shown.
+// waitedFor is true in the browser if the locks with waiters are shown.
 const waitedFor = `document.querySelector("#hotList button") !== null`
 
 // opened is true in the browser if a lock is shown in detail, and has a holder.
 const opened = `document.getElementById("detail").checkVisibility() && document.querySelectorAll("#holders li").length === 1 && !document.getElementById("break").disabled`
 
-// All of the page can be used by the keyboard alone.
+// The keyboard alone can use all of the page.
 func TestKeyboard(t *testing.T) {
 	s := busy(t)
 	lease := lock(t, s.others, "aaa")
@@ -204,7 +203,7 @@ func TestKeyboard(t *testing.T) {
 	tb.until(`[...document.querySelectorAll("#eventList li")].some((li) => li.innerText.includes("broken") && li.innerText.includes("aaa") && li.innerText.includes("it hangs"))`)
 }
 
-// The holders that a person agreed to take the lock from are those it is taken from.
+// Break takes the lock from exactly those holders that the person agreed to.
 func TestHoldersChange(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -268,14 +267,14 @@ func TestPhone(t *testing.T) {
 	}
 }
 
-// enemies are keys that someone has chosen to harm who looks at them.
+// enemies are keys that attack readers of the page.
 var enemies = []string{
 	`<script>window.harmed=1</script>`, `"><img src=x onerror=window.harmed=1>`, `' onfocus=window.harmed=1 autofocus x='`, "javascript:window.harmed=1",
 	"a\u202egnp.exe", "b\u2066\u2067\u2069c", strings.Repeat("W", 512), strings.Repeat("é", 256), "__proto__", "constructor", "${window.harmed=1}",
 	"z" + strings.Repeat("\u0301", 255), " lead", "two  spaces", "\u200b",
 }
 
-// What an enemy has chosen is text, which stays where it is.
+// A hostile key is text, which stays in its place.
 func TestEnemies(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -309,7 +308,7 @@ func TestLanguages(t *testing.T) {
 	s := busy(t)
 	tb := browse(t, s.url, options{lang: "zh-CN,zh;q=0.9"})
 	tb.until(`document.querySelectorAll("#rows tr").length === 50 && document.getElementById("head").innerText.includes("持有者")`)
-	// Text in English would be a word that nobody has translated. What a store says is left out.
+	// Text in English would be an untranslated word. The store's own text is left out.
 	english := func(what string) {
 		t.Helper()
 		for _, text := range eval[[]string](tb, `(() => {
@@ -333,7 +332,7 @@ func TestLanguages(t *testing.T) {
 	tb.until(`document.getElementById("head") && document.getElementById("head").innerText.includes("Held by")`)
 }
 
-// Text can be read in both colour schemes: it has the contrast that WCAG 2 asks for (AA).
+// All text is readable in both colour schemes: it has the contrast of WCAG 2 (AA).
 func TestContrast(t *testing.T) {
 	s := busy(t)
 	for _, dark := range []bool{false, true} {
@@ -361,7 +360,7 @@ func TestContrast(t *testing.T) {
 	}
 }
 
-// contrast lists texts whose contrast with what is behind them is below 4.5.
+// contrast lists texts whose contrast with their background is below 4.5.
 const contrast = `(async () => {
 	await Promise.all(document.getAnimations().map((a) => a.finished.catch(() => {})));
 	const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -389,7 +388,7 @@ const contrast = `(async () => {
 	return [...bad];
 })()`
 
-// A screen reader has a name for everything that can be used.
+// Every control has a name for screen readers.
 func TestNames(t *testing.T) {
 	s := busy(t)
 	tb := browse(t, s.url, options{})

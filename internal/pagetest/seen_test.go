@@ -14,8 +14,8 @@ import (
 	"github.com/batonhq/baton/store/memstore"
 )
 
-// What is seen is what the store says a second after a change, and what this process does
-// is seen at once: with few locks and with many, on stores of each kind.
+// The page shows a store's change within a second, and this process's own actions at once: with few
+// locks and with many, on stores of each kind.
 func TestSeenWithinASecond(t *testing.T) {
 	for _, of := range []struct {
 		name  string
@@ -67,7 +67,7 @@ func thousands(n int) string {
 	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// hold makes a store that has from locks have to.
+// hold takes the locks with the numbers from up to, but without, to.
 func hold(t *testing.T, store driver.Locks, from, to int) {
 	t.Helper()
 	numbers := make(chan int)
@@ -89,7 +89,7 @@ func hold(t *testing.T, store driver.Locks, from, to int) {
 	workers.Wait()
 }
 
-// shownToken is the token that the store tells of the holder of a key. Not every store does.
+// shownToken is the token of a key's holder in the store's answer. Not every store has it.
 func shownToken(t *testing.T, s *site, key string) string {
 	t.Helper()
 	info, err := s.others.Inspect(t.Context(), key)
@@ -102,9 +102,8 @@ func shownToken(t *testing.T, s *site, key string) string {
 	return fmt.Sprint(info.Holders[0].Token)
 }
 
-// seenWithin changes locks, and looks how long after that the page shows it. Of several
-// attempts half are to be seen within a second: the others may wait for the processors,
-// which tests share.
+// seenWithin changes locks, and measures how long after that the page shows it. Half of the attempts must
+// be within a second: the others may wait for the processors, which tests share.
 func seenWithin(t *testing.T, tb *tab, s *site, size int) {
 	t.Helper()
 	took := map[string][]time.Duration{}
@@ -131,8 +130,8 @@ func seenWithin(t *testing.T, tb *tab, s *site, size int) {
 		_ = lease.Unlock()
 		see("and releases it, too", "!("+hasRow("aaa")+")")
 	}
-	// That another process takes a lock which was free is seen when the list is read next:
-	// of a long list that may be much later, which the page says.
+	// That another process takes a free lock is seen when the list is read next. For a long list
+	// that may be much later, which the page says.
 	for range 3 {
 		if size > 300 {
 			break

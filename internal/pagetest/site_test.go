@@ -29,24 +29,24 @@ import (
 	"github.com/batonhq/baton/internal/testserver"
 )
 
-// repository is where links of the site lead that leave docs/.
+// repository is the target of links that leave docs/.
 const repository = "https://github.com/batonhq/baton"
 
-// sizes are those of a phone and of a small screen.
+// sizes are a phone and a small screen.
 var sizes = []options{{width: 390, height: 844}, {width: 1280, height: 900}}
 
-// pictured are the pages of which TestSite draws pictures, in the languages that they have and both sizes.
+// pictured are the pages that TestSite draws, in their languages and both sizes.
 var pictured = []string{"", "measured", "tutorials/flash-sale", "lab"}
 
 var alreadyBuilt = flag.Bool("built", false, "look at the site that make site made before")
 
-// A built site has its pages by the path at which they are served.
+// A built site has its pages by their paths.
 type built struct {
 	dir   string
 	url   string
 	pages map[string]*seen
 
-	folders map[string]string // the files that lead to a page from its name with a slash
+	folders map[string]string // files that redirect from a page's name with a slash
 }
 
 // seen is what a browser found on a page.
@@ -56,13 +56,13 @@ type seen struct {
 	Code    []string // the blocks
 	Title   string
 	About   string // the description
-	Twin    string // where the switch of the language leads; "" if there is none
+	Twin    string // the target of the language switch; "" if there is none
 	Lang    string
 	Foreign []string // labels that are not in the language
 }
 
-// TestSite builds the site as make site does, and looks at every page of it.
-// BATON_SHOTS=/tmp/shots go test -run Site draws some of them, for people to look at.
+// TestSite builds the site like make site, and checks every page.
+// BATON_SHOTS=/tmp/shots go test -run Site draws some of them, for people.
 func TestSite(t *testing.T) {
 	testserver.Chromium(t)
 	s := buildSite(t)
@@ -78,12 +78,12 @@ func TestSite(t *testing.T) {
 	t.Run("pictures", func(t *testing.T) { s.pictures(t, browser) })
 }
 
-// buildSite runs make site, and serves what it made.
+// buildSite runs make site, and serves the result.
 func buildSite(t *testing.T) *built {
 	t.Helper()
 	testserver.Npm(t)
 	made := exec.CommandContext(t.Context(), "make", "-C", "../..", "site")
-	// A make around this test has flags that are not for this one.
+	// A make around this test has flags that are not for this make.
 	made.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "MAKE") || strings.HasPrefix(v, "MFLAGS") }), "CI=1")
 	began := time.Now()
 	if !*alreadyBuilt {
@@ -117,10 +117,10 @@ func buildSite(t *testing.T) *built {
 		} else if file, ok := s.folders[r.URL.Path]; ok {
 			name = file
 		} else if _, err := fs.Stat(root, name); err != nil && path.Base(name) == missing {
-			name = "404.html" // without its status, which a tab complains of
+			name = "404.html" // without its status, which the browser would report as an error
 		}
 		if strings.HasPrefix(name, "assets/") {
-			w.Header().Set("Cache-Control", "public, max-age=3600") // their names change with what they have
+			w.Header().Set("Cache-Control", "public, max-age=3600") // their names change with their content
 		}
 		http.ServeFileFS(w, r, root, name)
 	}))
@@ -137,8 +137,8 @@ func (s *built) file(page string) string {
 	return strings.TrimPrefix(page, "/") + ".html"
 }
 
-// open opens a tab in which each request that leaves the site, each that fails and all that is
-// complained of fails the test. what has the page that is looked at.
+// open opens a tab in which each request that leaves the site or fails, and each error, fails the test.
+// what has the page that the tab shows.
 func (s *built) open(t *testing.T, browser context.Context, what *atomic.Value) *tab {
 	t.Helper()
 	tb := openTab(t, browser, sizes[0])
@@ -166,7 +166,7 @@ func (s *built) open(t *testing.T, browser context.Context, what *atomic.Value) 
 	return tb
 }
 
-// visit looks at each page, in two tabs at once.
+// visit checks each page, in two tabs at once.
 func (s *built) visit(t *testing.T, browser context.Context) {
 	began := time.Now()
 	paths := make(chan string, len(s.pages))
@@ -227,7 +227,7 @@ func (s *built) look(tb *tab, page string) *seen {
 // still ends all transitions at once.
 const still = `document.head.append(Object.assign(document.createElement("style"), { textContent: "* { transition: none !important; animation: none !important }" }))`
 
-// tooWide lists what is wider than the screen, and cannot be scrolled by itself.
+// tooWide lists elements that are wider than the screen and cannot be scrolled separately.
 const tooWide = `(() => {
 	const wide = document.documentElement.clientWidth, found = [];
 	if (document.documentElement.scrollWidth > wide) found.push("the page, by " + (document.documentElement.scrollWidth - wide) + " px");
@@ -278,7 +278,7 @@ func (s *built) links(t *testing.T) {
 	}
 }
 
-// follow says what is wrong with a link.
+// follow returns the error of a link, or "".
 func (s *built) follow(link string) string {
 	u, err := url.Parse(link)
 	if err != nil {
@@ -344,10 +344,10 @@ func (s *built) code(t *testing.T) {
 	}
 }
 
-// missing is the name of a page that there is not.
+// missing is the name of a page that does not exist.
 const missing = "nowhere"
 
-// heads compares what the pages tell to those who list them.
+// heads checks the pages' titles and descriptions, which search engines list.
 func (s *built) heads(t *testing.T) {
 	about := map[string]string{}
 	for page, p := range s.pages {
@@ -364,7 +364,7 @@ func (s *built) heads(t *testing.T) {
 	}
 }
 
-// notThere looks at the page that says that there is none, in each language.
+// notThere checks the page for missing pages, in each language.
 func (s *built) notThere(t *testing.T, browser context.Context) {
 	for _, c := range []struct{ page, says, home string }{{"/" + missing, "There is no such page", "/"}, {"/zh/" + missing, "没有这个页面", "/zh/"}} {
 		var at atomic.Value
@@ -380,8 +380,7 @@ func (s *built) notThere(t *testing.T, browser context.Context) {
 	}
 }
 
-// languages compares where the switch of the language leads with the pages that there are,
-// and uses it once.
+// languages compares the targets of the language switch with the existing pages, and uses it once.
 func (s *built) languages(t *testing.T, browser context.Context) {
 	for page, p := range s.pages {
 		twin, lang := "/zh"+page, "en"
@@ -425,7 +424,7 @@ func (s *built) languages(t *testing.T, browser context.Context) {
 	}
 }
 
-// search types words, and finds the pages that have them. A case may name the page that comes first.
+// search types words, and finds the pages that have them. A case may name the first result.
 func (s *built) search(t *testing.T, browser context.Context) {
 	tabs := map[string]*tab{}
 	for _, c := range []struct{ page, word, first string }{
@@ -485,7 +484,7 @@ func (s *built) search(t *testing.T, browser context.Context) {
 	}
 }
 
-// containsAny reports whether one of the links leads to a page of the language of page.
+// containsAny reports whether one of the links leads to a page in the language of page.
 func containsAny(page string, links []string) bool {
 	return slices.ContainsFunc(links, func(l string) bool { return strings.HasPrefix(l, page) })
 }

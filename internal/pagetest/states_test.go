@@ -23,7 +23,7 @@ import (
 	"github.com/batonhq/baton/store/redisstore"
 )
 
-// The server asks for a token: it is asked for, tried, and refused or taken.
+// The server requires a token: the page asks for it, tries it, and is refused or accepted.
 func TestToken(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, func(c *page.Config) {
@@ -57,7 +57,7 @@ func (caller) Name() string                { return "ops" }
 func (caller) May(string, string) error    { return nil }
 func (caller) MaySome(string, string) bool { return true }
 
-// A server that goes away is said to, and the page goes on when it is back.
+// The page reports a server that is down, and continues when the server is back.
 func TestConnectionLost(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -75,8 +75,8 @@ func TestConnectionLost(t *testing.T) {
 	tb.until(hasRow("l"))
 }
 
-// A page of a server on which nothing has happened: every tab draws, and says that there is
-// nothing, and that the connection is lost. What the script throws fails the test.
+// The page of a server without events: every tab draws, and says that it is empty, and that the
+// connection is lost. An error of the script fails the test.
 func TestNothingHasHappened(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -96,7 +96,7 @@ func TestNothingHasHappened(t *testing.T) {
 	}
 }
 
-// A page whose store is away says so on every tab that shows it, and goes on when it is back.
+// If the store is down, every tab that shows it says so, and continues when it is back.
 func TestStoreAway(t *testing.T) {
 	server := testserver.Redis(t, "--appendonly", "yes")
 	store, err := redisstore.Open(t.Context(), redisstore.Server{Addrs: []string{server.Addr}}, redisstore.Config{})
@@ -118,7 +118,7 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
-// What fails, what it exits with and how long it took can be seen, and who waits longest.
+// Failures, exit codes and durations are visible, and the longest waiter.
 func TestFailures(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -135,7 +135,7 @@ func TestFailures(t *testing.T) {
 	tb.until(hasRow("import", "failed · exit 3", "stopped after <b>1s</b>") + " && " + hasRow("pay", "failed", "the bank is closed"))
 }
 
-// axe-core finds nothing in the page that keeps people from using it.
+// axe-core finds no barrier in the page.
 func TestAccessible(t *testing.T) {
 	testserver.Npm(t)
 	dir := t.TempDir()
@@ -166,7 +166,7 @@ func TestAccessible(t *testing.T) {
 	}
 }
 
-// A drawer that fails keeps no other from drawing.
+// A drawer that fails does not keep the others from drawing.
 func TestDrawerThatFails(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)
@@ -179,8 +179,7 @@ func TestDrawerThatFails(t *testing.T) {
 	tb.until(`document.getElementById("status").classList.contains("gone")`)
 }
 
-// Tabs that are not seen leave their connections to those that are: a browser has six to one
-// server.
+// Hidden tabs leave their connections to visible ones: a browser has six per server.
 func TestManyTabs(t *testing.T) {
 	store := memstore.New()
 	s := serve(t, store, store, nil)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -436,7 +437,7 @@ func (s *session) put(text []byte) (n int, err error) {
 	s.mu.Unlock()
 	before := len(s.rest)
 	if before > 0 {
-		text = append(s.rest, text...)
+		text = slices.Concat(s.rest, text) // s.rest may be a part of the greeting, which all sessions share
 	}
 	if n, err = s.conn.Write(text); n <= before {
 		s.rest = s.rest[n:]

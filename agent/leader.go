@@ -17,17 +17,27 @@ const leaderTimeout = 5 * time.Second
 
 // leader answers who leads an election, which is the lock of the same name with a value.
 func (s *session) leader(r request) answer {
+	return s.election(func(ctx context.Context) (answer, error) {
+		t, err := election.Leader(ctx, s.server.locks, r.Key)
+		if errors.Is(err, election.ErrNoLeader) {
+			err = nil
+		}
+		return leads(t), err
+	})
+}
+
+// election makes one request to the store about an election.
+func (s *session) election(request func(context.Context) (answer, error)) answer {
 	ctx, cancel := context.WithTimeoutCause(s.ctx, leaderTimeout, errors.New("no answer in time"))
 	defer cancel()
-	t, err := election.Leader(ctx, s.server.locks, r.Key)
+	a, err := request(ctx)
 	switch {
-	case errors.Is(err, election.ErrNoLeader):
 	case errors.Is(err, context.DeadlineExceeded):
 		return answer{Error: codeStore, Message: "the store does not answer"}
 	case err != nil:
 		return failure(err)
 	}
-	return leads(t)
+	return a
 }
 
 func leads(t election.Term) answer {
@@ -60,15 +70,9 @@ func (s *session) proclaim(r request) answer {
 	if lease == nil {
 		return notOne(r)
 	}
-	ctx, cancel := context.WithTimeoutCause(s.ctx, leaderTimeout, errors.New("no answer in time"))
-	defer cancel()
-	switch err := lease.Rename(ctx, r.Value); {
-	case errors.Is(err, context.DeadlineExceeded):
-		return answer{Error: codeStore, Message: "the store does not answer"}
-	case err != nil:
-		return failure(err)
-	}
-	return answer{OK: true}
+	return s.election(func(ctx context.Context) (answer, error) {
+		return answer{OK: true}, lease.Rename(ctx, r.Value)
+	})
 }
 
 // hear tells the client each request to release a lock, until the lock ends. Only one

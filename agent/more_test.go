@@ -186,10 +186,7 @@ func TestWatchOfClientThatDoesNotRead(t *testing.T) {
 // others ask the leader to give way.
 func TestObserveProclaimAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newFullHost(t)
-		of := &callers{}
-		of.set(t, "uid:7 - job=lock,break other=list @ask/job=lock")
-		h.server.cfg.Caller = of.find
+		h, _ := newRoledHost(t, "uid:7 - job=lock,break other=list @ask/job=lock")
 		leader, seen, other := h.connect(), h.connect(), h.connect()
 		next := func(want string) {
 			t.Helper()
@@ -225,10 +222,7 @@ func TestObserveProclaimAsked(t *testing.T) {
 // more.
 func TestWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newFullHost(t)
-		of := &callers{}
-		of.set(t, "uid:7 - app/=lock,list other/=lock")
-		h.server.cfg.Caller = of.find
+		h, of := newRoledHost(t, "uid:7 - app/=lock,list other/=lock")
 		a, b := h.connect(), h.connect()
 		a.refused("denied", `{"id":1,"do":"watch"}`)
 		a.refused("denied", `{"id":1,"do":"watch","key":"other/"}`)

@@ -34,12 +34,17 @@ func (c *callers) find(uid int64) (Caller, error) {
 	return r, nil
 }
 
+// newRoledHost is newFullHost with roles for the user of its pipes.
+func newRoledHost(t *testing.T, roles string) (*host, *callers) {
+	h, of := newFullHost(t), &callers{}
+	of.set(t, roles)
+	h.server.cfg.Caller = of.find
+	return h, of
+}
+
 func TestRoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newFullHost(t)
-		of := &callers{}
-		of.set(t, "uid:7 - app/=lock,list app/secret/= op/=once login:=limit")
-		h.server.cfg.Caller = of.find
+		h, of := newRoledHost(t, "uid:7 - app/=lock,list app/secret/= op/=once login:=limit")
 		c := h.connect()
 		for _, denied := range []string{
 			`"do":"lock","key":"other"`,
@@ -111,10 +116,7 @@ func TestRefusalTellsTheHolder(t *testing.T) {
 // deny.
 func TestRolesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := newFullHost(t)
-		of := &callers{}
-		of.set(t, "uid:7 - a/=lock b/=lock op/=once")
-		h.server.cfg.Caller = of.find
+		h, of := newRoledHost(t, "uid:7 - a/=lock b/=lock op/=once")
 		holder, waiter, runner, other := h.connect(), h.connect(), h.connect(), h.connect()
 		holder.must(`{"id":1,"do":"lock","key":"a/x"}`)
 		waiter.send(`{"id":1,"do":"lock","key":"a/x"}`)
@@ -151,10 +153,7 @@ func TestRolesThatChange(t *testing.T) {
 func TestRolesThatChangeMeanwhile(t *testing.T) {
 	for range 200 {
 		synctest.Test(t, func(t *testing.T) {
-			h := newFullHost(t)
-			of := &callers{}
-			of.set(t, "uid:7 - a/=lock")
-			h.server.cfg.Caller = of.find
+			h, of := newRoledHost(t, "uid:7 - a/=lock")
 			c := h.connect()
 			changed := make(chan struct{})
 			go func() {

@@ -296,7 +296,7 @@ func (o *other) ask(format string, args ...any) (a answer, err error) {
 	return a, json.Unmarshal(o.in.Bytes(), &a)
 }
 
-// who asks for the holder of key.
+// who returns the holder of key.
 func (h *host) who(key string) answer {
 	h.t.Helper()
 	o := h.other()

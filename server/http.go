@@ -203,15 +203,23 @@ func (s *Server) stillMay(c *call, verb, key string) error {
 	return s.may(c, verb, key)
 }
 
-// May returns nil if the caller of a request that Guard has passed may do what verb says
-// with a key. ctx is that of the request. Otherwise the error is for the client, and Audit
-// gets the denial.
-func (s *Server) May(ctx context.Context, verb, key string) error {
+// MayTake returns nil if the caller of a request that Guard has passed may take by a rule
+// with a key, and may also give back if gives is set. ctx is that of the request. Otherwise
+// the error is for the client, and Audit gets the denial.
+func (s *Server) MayTake(ctx context.Context, key string, gives bool) error {
 	c, err := callOf(ctx)
 	if err != nil {
 		return err
 	}
-	return s.may(c, verb, key)
+	return s.mayTake(c, key, gives)
+}
+
+func (s *Server) mayTake(c *call, key string, gives bool) error {
+	err := s.may(c, roles.Limit, key)
+	if err == nil && gives {
+		err = s.may(c, roles.GiveBack, key)
+	}
+	return err
 }
 
 func (s *Server) may(c *call, verb, key string) error {

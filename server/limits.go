@@ -75,11 +75,7 @@ func (s *Server) take(ctx context.Context, c *call, r *batonv1.TakeRequest) (*ba
 	}
 	var keys []string
 	for _, p := range append([]rules.Part{{Key: q.Key, Cost: q.Cost}}, q.Also...) {
-		err := s.may(c, roles.Limit, p.Key)
-		if err == nil && p.Cost < 0 {
-			err = s.may(c, roles.GiveBack, p.Key)
-		}
-		if err != nil {
+		if err := s.mayTake(c, p.Key, p.Cost < 0); err != nil {
 			return nil, rules.Decision{}, err
 		}
 		keys = append(keys, p.Key)

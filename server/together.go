@@ -120,7 +120,9 @@ func (s *Server) obtainAll(ctx context.Context, many driver.Together, w wish, cl
 	if err != nil {
 		return nil, err
 	}
-	draw(w.retry)
+	if secret > 0 {
+		draw(w.retry)
+	}
 	known := false // the store may have granted the claims
 	fail := func(err error) ([]lease, error) {
 		if known && w.op == "" {

@@ -114,7 +114,7 @@ func (a *app) servePage(ctx context.Context, k *serving, l net.Listener, log *sl
 // tellPage prints the address of the page, with its token, on a terminal. Any other
 // output, such as a journal, may be kept for weeks: then the address goes into a file
 // that only its owner can read, until forget is called. All of it is said even if quiet:
-// without the token nobody can use the page.
+// without the token no user can use the page.
 func (a *app) tellPage(k *serving, url string) (forget func(), err error) {
 	if term.IsTerminal(int(a.stderr.Fd())) {
 		a.complain("the page is at %s", url)

@@ -436,11 +436,7 @@ func (a *app) servedBy(ctx context.Context, store driver.Store, f *served, shown
 	})))
 	if cfg.Limits != nil {
 		may := func(ctx context.Context, domain string, gives bool) error {
-			err := s.May(ctx, roles.Limit, domain+"/")
-			if err == nil && gives {
-				err = s.May(ctx, roles.GiveBack, domain+"/")
-			}
-			return err
+			return s.MayTake(ctx, domain+"/", gives)
 		}
 		path, envoy := rls.New(rls.Config{Limiter: cfg.Limits, Logger: cfg.Logger, May: may})
 		mux.Handle(path, s.Guard(envoy))

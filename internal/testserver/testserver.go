@@ -115,7 +115,7 @@ var ErrNotInstalled = errors.New("not installed")
 var announced sync.Map // what was not started
 
 // announce says once, to the user who runs the tests, what is not tested: the go command
-// drops the output of tests that pass, and nobody notices a skipped one.
+// drops the output of tests that pass, and a skipped one is not noticed.
 func announce(open func() (*os.File, error), what string) {
 	if _, said := announced.LoadOrStore(what, true); said {
 		return

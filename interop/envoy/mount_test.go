@@ -47,8 +47,8 @@ func TestBesideAServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path, service := rls.New(rls.Config{Limiter: limiter, May: func(ctx context.Context, domain string, _ bool) error {
-		return main.May(ctx, "limit", domain)
+	path, service := rls.New(rls.Config{Limiter: limiter, May: func(ctx context.Context, domain string, gives bool) error {
+		return main.MayTake(ctx, domain, gives)
 	}})
 	mux := http.NewServeMux()
 	mux.Handle("/", main.Handler())

@@ -52,7 +52,7 @@ func childRLS(ctx context.Context, order childOrder, ready func() error) error {
 		return err
 	}
 	return serveDoor(ctx, order.Socket, batonserver.Config{Store: store, Limits: limiter}, func(s *batonserver.Server) http.Handler {
-		may := func(ctx context.Context, domain string, _ bool) error { return s.May(ctx, "limit", domain+"/") }
+		may := func(ctx context.Context, domain string, gives bool) error { return s.MayTake(ctx, domain+"/", gives) }
 		_, handler := rls.New(rls.Config{Limiter: limiter, May: may, Within: time.Second}) // or the server decides alone when 64 ask
 		return s.Guard(handler)
 	}, ready)
